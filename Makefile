@@ -1,0 +1,47 @@
+SHELL := /bin/bash
+BOOTSTRAP := tests/tools/bootstrap.sh
+RUN := .venv/bin/python tests/tools/run_tests.py
+
+.DEFAULT_GOAL := help
+.PHONY: help env test-env test test-fast lint unit fmt rehearsal rehearsal-down clean
+
+help: ## Print the targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: ## Make .venv: ansible-core and the tools, as locked
+	@$(BOOTSTRAP) .venv
+
+test-env:
+	@$(BOOTSTRAP) .venv .venv-2.19 .venv-3.9 tools
+
+test: test-env ## Run every gate and every test, on test hosts too where they can run
+	@$(RUN)
+
+test-fast: test-env ## The same without test hosts
+	@$(RUN) --no-hosts
+
+lint: test-env ## Linters only
+	@$(RUN) --only ruff format yamllint mypy changelog ansible-lint
+
+unit: test-env ## Unit tests only, on every supported Python and ansible-core
+	@$(RUN) --only 'unit*'
+
+fmt: env ## Format the Python files and repair what ruff can
+	@.venv/bin/ruff check --fix-only --quiet
+	@.venv/bin/ruff format --quiet
+
+rehearsal: env ## Start hosts in containers and deploy to them, as a user would
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" tests/rig/rehearsal.sh up
+
+rehearsal-down: ## Remove the hosts of the rehearsal
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" tests/rig/rehearsal.sh down
+
+bench-%: env ## Run the benchmark tests/benchmarks/NAME.py
+	@if [[ ! -f tests/benchmarks/$*.py ]]; then \
+	  echo "There is no benchmark '$*'. There are:" $$(cd tests/benchmarks 2>/dev/null && basename --suffix=.py -- [!_]*.py 2>/dev/null) >&2; \
+	  exit 2; \
+	fi
+	@.venv/bin/python tests/benchmarks/$*.py
+
+clean: ## Remove environments, caches and logs of this checkout
+	@rm -rf .venv .venv-2.19 .venv-3.9 .cache .ansible .mypy_cache .pytest_cache .ruff_cache tests/output *.tar.gz

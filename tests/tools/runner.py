@@ -1,0 +1,193 @@
+"""Run steps one after the other, keep each one's output, and never call green what did not run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TAIL_LINES = 60
+INHERITED_BY_MISTAKE = re.compile(r"^(ANSIBLE_|MOLECULE_|PYTHON(PATH|HOME)$|PYTEST_|MYPY|GIT_|MAKE|MFLAGS|VIRTUAL_ENV)")
+
+
+def _never() -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: commands that must all end with 0, and output that proves that they looked at something."""
+
+    name: str
+    title: str
+    commands: tuple[tuple[str, ...], ...]
+    environment: str = ".venv"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    proof: tuple[str, ...] = ()
+    """Regular expressions, each of which must occur in the output."""
+    disproof: tuple[str, ...] = ()
+    """Regular expressions, none of which may occur in the output."""
+    tally: tuple[tuple[str, str], ...] = ()
+    """(regular expression, noun): group 1 is summed, or the matches are counted; shown, and never required."""
+    obstacle: Callable[[], str | None] = _never
+    """Why the step cannot run here: one sentence, or None."""
+    after: str = ""
+    """The step that must have passed before."""
+    timeout_seconds: int = 1800
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one step: 'passed', 'failed' or 'skipped' (not run), and the reason."""
+
+    step: Step
+    state: str
+    detail: str = ""
+
+
+class Runner:
+    """Run steps in the checkout `root` and keep their output in the folder `logs`."""
+
+    def __init__(self, root: Path, logs: Path, demand_all: bool, say: Callable[[str], None]) -> None:
+        self.root = root
+        self.logs = logs
+        self.demand_all = demand_all
+        self.say = say
+
+    def run(self, steps: Iterable[Step]) -> list[Outcome]:
+        """Run `steps` in order, each whatever became of the others unless it comes `after` one of them."""
+        steps = list(steps)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        for old in self.logs.glob("*.log"):
+            old.unlink()
+        outcomes: list[Outcome] = []
+        for number, step in enumerate(steps, start=1):
+            self.say(f"[{number:2}/{len(steps)}] {step.title} ... ")
+            outcome = self._run_one(step, self.logs / f"{number:02}-{step.name}.log", outcomes)
+            outcomes.append(outcome)
+        return outcomes
+
+    def _run_one(self, step: Step, log: Path, earlier: list[Outcome]) -> Outcome:
+        obstacle = step.obstacle() or _unmet(step, earlier)
+        if obstacle:
+            state = "failed" if self.demand_all else "skipped"
+            self.say(f"not run: {obstacle}\n")
+            return Outcome(step, state, f"not run: {obstacle}")
+        started = time.monotonic()
+        problem = self._execute(step, log)
+        elapsed = time.monotonic() - started
+        output = log.read_text(errors="replace")
+        problem = problem or missing_proof(step, output)
+        if problem:
+            tail = "".join(f"    | {line}\n" for line in output.splitlines()[-TAIL_LINES:])
+            self.say(f"FAILED ({elapsed:.1f} s): {problem}\n{tail}    all of it: {log.relative_to(self.root)}\n")
+            return Outcome(step, "failed", problem)
+        self.say(f"ok ({', '.join([f'{elapsed:.1f} s', *tally(step, output)])})\n")
+        return Outcome(step, "passed")
+
+    def _execute(self, step: Step, log: Path) -> str:
+        """Run every command of the step, also after a failure; return the first problem, or ''."""
+        problem = ""
+        with log.open("w") as output:
+            for command in step.commands:
+                output.write(f"$ {' '.join(command)}\n")
+                output.flush()
+                ended = self._command(step, command, output.fileno())
+                problem = problem or (f"{Path(command[0]).name} {ended}" if ended else "")
+        return problem
+
+    def _command(self, step: Step, command: tuple[str, ...], output: int) -> str:
+        try:
+            process = subprocess.Popen(
+                [self._executable(step, command[0]), *command[1:]],
+                cwd=self.root,
+                env=self._variables(step),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            return f"cannot be started: {exc}"
+        try:
+            status = process.wait(timeout=step.timeout_seconds)
+        except subprocess.TimeoutExpired:
+            _end_group(process)
+            return f"did not end within {step.timeout_seconds} s"
+        except BaseException:
+            _end_group(process)
+            raise
+        return f"ended with status {status}" if status else ""
+
+    def _executable(self, step: Step, name: str) -> str:
+        """A program of the step's own environment, a file of the checkout, or whatever PATH says, in this order."""
+        for candidate in (self.root / step.environment / "bin" / name, self.root / name):
+            if candidate.is_file():
+                return str(candidate)
+        return name
+
+    def _variables(self, step: Step) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not INHERITED_BY_MISTAKE.match(name)}
+        path = f"{self.root / step.environment / 'bin'}{os.pathsep}{inherited.get('PATH', os.defpath)}"
+        plain = {"ANSIBLE_NOCOLOR": "1", "NO_COLOR": "1", "PY_COLORS": "0", "PYTHONUNBUFFERED": "1"}
+        return {**inherited, **plain, "LC_ALL": "C.UTF-8", "PATH": path, **step.variables}
+
+
+def _unmet(step: Step, earlier: list[Outcome]) -> str | None:
+    for outcome in earlier:
+        if outcome.step.name == step.after and outcome.state != "passed":
+            return f"the step '{step.after}' did not pass."
+    return None
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a command and what it started: politely, then surely."""
+    for number, patience_seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=patience_seconds)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def missing_proof(step: Step, output: str) -> str:
+    """Why output of commands that all ended with 0 is no proof, or ''."""
+    for pattern in step.disproof:
+        found = re.search(pattern, output, re.MULTILINE)
+        if found:
+            return f"it ended with 0 but says '{found.group(0).strip()}'"
+    for pattern in step.proof:
+        if not re.search(pattern, output, re.MULTILINE):
+            return f"it ended with 0 but its output does not show that it did anything (no match for '{pattern}')"
+    return ""
+
+
+def tally(step: Step, output: str) -> list[str]:
+    """What the step counted, in words: ['312 tests']."""
+    counted = []
+    for pattern, noun in step.tally:
+        expression = re.compile(pattern, re.MULTILINE)
+        found = expression.findall(output)
+        number = sum(int(text) for text in found) if expression.groups else len(found)
+        if number:
+            counted.append(f"{number} {noun}")
+    return counted
+
+
+def summary(outcomes: list[Outcome]) -> list[str]:
+    """The closing lines: what failed, what was not run and why, and the count of steps."""
+    lines = []
+    for state, heading in (("failed", "Failed:"), ("skipped", "Not run:")):
+        rows = [outcome for outcome in outcomes if outcome.state == state]
+        width = max((len(outcome.step.name) for outcome in rows), default=0)
+        if rows:
+            lines += ["", heading, *(f"  {outcome.step.name:{width}}  {outcome.detail}" for outcome in rows)]
+    number = {state: sum(outcome.state == state for outcome in outcomes) for state in ("passed", "failed", "skipped")}
+    return [*lines, "", ", ".join(f"{count} {state}" for state, count in number.items())]
