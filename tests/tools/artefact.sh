@@ -8,7 +8,9 @@ scratch=$(mktemp --directory)
 trap 'rm -rf "$scratch"' EXIT
 ansible-galaxy collection build --output-path "$scratch" .
 artefacts=("$scratch"/*.tar.gz)
-ANSIBLE_COLLECTIONS_PATH=$scratch ansible-galaxy collection install --offline --collections-path "$scratch/collections" "${artefacts[0]}"
+mkdir "$scratch/collections"
+export ANSIBLE_COLLECTIONS_PATH=$scratch/collections
+ansible-galaxy collection install --offline --collections-path "$scratch/collections" "${artefacts[0]}"
 
 installed=$scratch/collections/ansible_collections/llmops/vllm
 for part in tests inventories .venv .cache .ci collections Makefile; do
@@ -18,13 +20,12 @@ for part in tests inventories .venv .cache .ci collections Makefile; do
   }
 done
 
-# From a folder without ansible.cfg, so that nothing but the installed collection can answer.
-export ANSIBLE_COLLECTIONS_PATH=$scratch/collections
 modules=$(find plugins/modules -maxdepth 1 -name '*.py' ! -name '_*' -exec basename --suffix=.py {} + | sort)
 [[ -n $modules ]] || {
   echo "artefact.sh: plugins/modules holds no module." >&2
   exit 1
 }
+# From a folder without ansible.cfg, so that nothing but the installed collection can answer.
 for module in $modules; do
   (cd "$scratch" && ansible-doc --type module "llmops.vllm.$module") | head --lines=1 | grep "$installed"
 done

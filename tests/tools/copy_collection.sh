@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Copy the working tree to PARENT/ansible_collections/llmops/vllm and print that path:
+# Copy what is published of the working tree to PARENT/ansible_collections/llmops/vllm and print that path:
 #   tests/tools/copy_collection.sh PARENT
 # For tools that insist on that path, or that would walk through environments and caches.
 set -euo pipefail
@@ -10,7 +10,11 @@ copy=$(cd "$1" && pwd)/ansible_collections/llmops/vllm
 rm -rf "$copy"
 mkdir -p "$copy"
 cd "$root"
-git ls-files --cached --others --exclude-standard -z -- . ':!collections' ':!inventories' ':!.ci' |
+list() { git ls-files --cached --others --exclude-standard -z -- "$@"; }
+{
+  list . ':!collections' ':!inventories' ':!.ci' ':!tests'
+  list tests/sanity
+} |
   while IFS= read -r -d '' file; do # a file that is deleted but not yet committed is still listed
     [[ ! -e $file && ! -L $file ]] || printf '%s\0' "$file"
   done |

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Run the steps of `make test`; see --help.
 
 The last line is `N passed, N failed, N skipped`, where N counts steps and skipped means not run. A step that cannot

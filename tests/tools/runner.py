@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+Obstacle = Callable[[], "str | None"]
 TAIL_LINES = 60
 INHERITED_BY_MISTAKE = re.compile(r"^(ANSIBLE_|MOLECULE_|PYTHON(PATH|HOME)$|PYTEST_|MYPY|GIT_|MAKE|MFLAGS|VIRTUAL_ENV)")
 
@@ -34,7 +35,7 @@ class Step:
     """Regular expressions, none of which may occur in the output."""
     tally: tuple[tuple[str, str], ...] = ()
     """(regular expression, noun): group 1 is summed, or the matches are counted; shown, and never required."""
-    obstacle: Callable[[], str | None] = _never
+    obstacle: Obstacle = _never
     """Why the step cannot run here: one sentence, or None."""
     after: str = ""
     """The step that must have passed before."""
@@ -82,12 +83,13 @@ class Runner:
         problem = self._execute(step, log)
         elapsed = time.monotonic() - started
         output = log.read_text(errors="replace")
-        problem = problem or missing_proof(step, output)
+        shown = re.sub(r"^\$ .*\n", "", output, flags=re.MULTILINE)  # a command line proves nothing
+        problem = problem or missing_proof(step, shown)
         if problem:
             tail = "".join(f"    | {line}\n" for line in output.splitlines()[-TAIL_LINES:])
             self.say(f"FAILED ({elapsed:.1f} s): {problem}\n{tail}    all of it: {log.relative_to(self.root)}\n")
             return Outcome(step, "failed", problem)
-        self.say(f"ok ({', '.join([f'{elapsed:.1f} s', *tally(step, output)])})\n")
+        self.say(f"ok ({', '.join([f'{elapsed:.1f} s', *tally(step, shown)])})\n")
         return Outcome(step, "passed")
 
     def _execute(self, step: Step, log: Path) -> str:
