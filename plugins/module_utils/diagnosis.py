@@ -254,7 +254,7 @@ def _roots(reader: _Reader, lines: Sequence[Line]) -> list[_Candidate]:
 
 
 def _choose(roots: Sequence[_Candidate]) -> _Candidate | None:
-    """Take the earliest known root, else the earliest; a line that only reports it gives way to the exception itself."""
+    """Take the earliest known root, else the earliest; a line that merely reports gives way to the exception."""
     known = [root for root in roots if root.cause is not None]
     if not known:
         return roots[0] if roots else None

@@ -1,0 +1,112 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A small client of the engine's own HTTP interface, for questions from the host itself.
+
+``http.client`` and not ``urllib``: no proxy variable, no redirect and no cookie can send the question, or the API key,
+anywhere else than to the given host and port.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_KEY_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``status`` is 0 when no HTTP answer came, ``body`` the parsed JSON or None, ``problem`` what is wrong."""
+
+    status: int
+    body: Any
+    problem: str
+
+
+class EngineApi:
+    """Asks one engine. ``api_key`` is sent as a bearer token and appears nowhere else."""
+
+    def __init__(self, host: str, port: int, api_key: str = "") -> None:
+        self._host = host
+        self._port = port
+        self._api_key = api_key
+
+    def get(self, path: str, timeout_seconds: float) -> Answer:
+        """GET ``path``; a connection that fails is an answer with status 0, no exception."""
+        return self._ask("GET", path, None, timeout_seconds)
+
+    def post(self, path: str, body: dict[str, Any], timeout_seconds: float) -> Answer:
+        """POST ``body`` as JSON to ``path``."""
+        return self._ask("POST", path, json.dumps(body).encode(), timeout_seconds)
+
+    def _ask(self, method: str, path: str, body: bytes | None, timeout_seconds: float) -> Answer:
+        headers = {"Accept": "application/json", "Connection": "close"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+        try:
+            connection.request(method, path, body=body, headers=headers)
+            response = connection.getresponse()
+            content = response.read(MAX_ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException) as exc:
+            return Answer(0, None, _describe(exc, timeout_seconds))
+        finally:
+            connection.close()
+        return _parse(response.status, content)
+
+
+def _describe(exc: Exception, timeout_seconds: float) -> str:
+    # Until Python 3.9 a socket's timeout was no TimeoutError.
+    if isinstance(exc, TimeoutError) or str(exc) == "timed out":
+        return f"no answer within {timeout_seconds:g} s"
+    if isinstance(exc, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(exc, (ConnectionResetError, http.client.RemoteDisconnected)):
+        return "the connection was closed without an answer"
+    return str(exc) or type(exc).__name__
+
+
+def _parse(status: int, content: bytes) -> Answer:
+    if len(content) > MAX_ANSWER_BYTES:
+        return Answer(status, None, f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+    try:
+        # Python reads NaN and Infinity where JSON forbids them: they reach the check that looks for them.
+        body = json.loads(content) if content else None
+    except ValueError:
+        return Answer(status, None, f"the answer is no JSON: {content[:200].decode('utf-8', 'replace')!r}")
+    return Answer(status, body, "" if status == 200 else error_message(body) or f"HTTP status {status}")
+
+
+def error_message(body: Any) -> str:
+    """Return the message of an error answer, in either of the two forms that vLLM has used."""
+    if not isinstance(body, dict):
+        return ""
+    error = body.get("error", body)
+    message = error.get("message") if isinstance(error, dict) else error
+    return message[:500] if isinstance(message, str) else ""
+
+
+def read_api_key(path: str) -> str:
+    """Return the key in the file ``path`` (one line). Raises ``InvalidInputError`` that never quotes the content."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as handle:
+            if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+                raise InvalidInputError(f"api_key_file {path} is not a regular file.")
+            content = handle.read(MAX_KEY_BYTES + 1)
+    except OSError as exc:
+        raise InvalidInputError(f"api_key_file {path} cannot be read: {exc.strerror}.") from exc
+    key = content.decode("ascii", "replace").strip()
+    if not key or len(content) > MAX_KEY_BYTES or not key.isprintable() or " " in key or "\ufffd" in key:
+        raise InvalidInputError(f"api_key_file {path} does not hold one API key on one line.")
+    return key

@@ -1,0 +1,266 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One gate over one launch: what is observed, in which order, and what it adds up to.
+
+The order is that of the proof: the unit is this launch, it moves on, its own process listens, it serves the model, it
+answers checked requests, and it still is the same launch some seconds later.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Protocol
+
+from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import diagnose, lines_of_entries
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
+from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
+    Failed,
+    Listener,
+    NotYet,
+    Ready,
+    Verdict,
+    listener_ours,
+    model_served,
+    progressing,
+    start_not_fatal,
+    unit_alive,
+    within_time,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
+from ansible_collections.llmops.vllm.plugins.module_utils.phases import PhaseTracker
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
+
+JOURNAL_SECONDS = 2.0
+SETTLE_SECONDS = 0.4
+SETTLE_LOOKS = 2
+UNSEEN_LOOKS = 3
+
+
+class Observer(Protocol):
+    """Everything that the gate reads from the host."""
+
+    def unit(self) -> UnitState:
+        """Return the unit as it is now."""
+
+    def entries(self) -> list[Entry]:
+        """Return the launch's journal entries since the last call."""
+
+    def listener(self, control_group: str, main_pid: int) -> Listener:
+        """Return who listens on the port."""
+
+    def models(self) -> Answer:
+        """Return the answer of ``GET /v1/models``."""
+
+    def canary(self, canary: Canary) -> CanaryResult:
+        """Send one canary and judge its answer."""
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """What the gate must know; times in seconds, 0 for no limit; ``waited_seconds`` is what earlier calls waited."""
+
+    unit: str
+    invocation_id: str
+    served_model: str
+    canaries: tuple[Canary, ...] = ()
+    stall_timeout_seconds: float = 600.0
+    timeout_seconds: float = 0.0
+    soak_seconds: float = 2.0
+    waited_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Clock:
+    """``now`` is CLOCK_MONOTONIC, ``epoch`` the time of day, both in seconds; ``sleep`` waits."""
+
+    now: Callable[[], float]
+    epoch: Callable[[], float]
+    sleep: Callable[[float], None]
+
+
+class Background:
+    """A call in a thread of its own, so that a hanging engine cannot hide the death of its process."""
+
+    def __init__(self, work: Callable[[], CanaryResult]) -> None:
+        self._result: CanaryResult | None = None
+        self._error: BaseException | None = None
+        self._work = work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as exc:
+            self._error = exc
+
+    def poll(self) -> CanaryResult | None:
+        """Return the result, or None while the call runs; an exception of the call is raised here."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+@dataclass
+class _Findings:
+    """What the gate has learned so far."""
+
+    main_pid: int = 0
+    phase: str = "starting"
+    progress: str = "starting"
+    canaries: list[CanaryResult] = field(default_factory=list)
+    extra_phases: list[dict[str, Any]] = field(default_factory=list)
+
+
+class LaunchGate:
+    """Follows one launch; ``step`` is one look, to be repeated by a waiter until it is not ``NotYet``."""
+
+    def __init__(
+        self,
+        settings: GateSettings,
+        observer: Observer,
+        clock: Clock,
+        start: Callable[[Callable[[], CanaryResult]], Background] = Background,
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._clock = clock
+        self._start = start
+        self._tracker = PhaseTracker()
+        self._entries: list[Entry] = []
+        self._begun = clock.now()
+        self._next_journal = 0.0
+        self._unseen = 0
+        self._pending: Background | None = None
+        self._pending_since = 0.0
+        self._soak_since: float | None = None
+        self.found = _Findings()
+
+    def step(self) -> Verdict:
+        """Look once."""
+        state = self._observer.unit()
+        verdict = unit_alive(state, self._settings.invocation_id, self.found.main_pid)
+        if isinstance(verdict, Failed):
+            return verdict
+        self.found.main_pid = state.main_pid
+        fatal = self._read_journal(force=False)
+        if isinstance(fatal, Failed):
+            return fatal
+        if isinstance(verdict, NotYet):
+            return self._patient(state, verdict)
+        if self._pending is None and self._soak_since is None:
+            serving = self._serving(state)
+            if isinstance(serving, NotYet):
+                return self._patient(state, serving)
+            if isinstance(serving, Failed):
+                return serving
+        return self._proof()
+
+    def may_pause(self) -> bool:
+        """Whether a slice may end here: not while a request or the soak is under way."""
+        return self._pending is None and self._soak_since is None and not self.found.canaries
+
+    @property
+    def waited_seconds(self) -> float:
+        """The seconds since the first call's start."""
+        return self._settings.waited_seconds + self._clock.now() - self._begun
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """Return the phases with their durations, canaries and soak included."""
+        return self._tracker.timeline() + self.found.extra_phases
+
+    def diagnosis(self) -> dict[str, Any]:
+        """Diagnose the launch from its own journal; lines written at the very end are waited for."""
+        self._read_journal(force=True)
+        found = diagnose(lines_of_entries(self._entries))
+        for _look in range(SETTLE_LOOKS):
+            if found.verdict == "cause":
+                break
+            self._clock.sleep(SETTLE_SECONDS)
+            self._read_journal(force=True)
+            found = diagnose(lines_of_entries(self._entries))
+        return found.as_dict()
+
+    def _read_journal(self, force: bool) -> Verdict:
+        now = self._clock.now()
+        if not force and now < self._next_journal:
+            return Ready()
+        self._next_journal = now + JOURNAL_SECONDS
+        entries = self._observer.entries()
+        self._entries += entries
+        self._tracker.feed(entries)
+        if self._pending is None and self._soak_since is None:
+            progress = self._tracker.progress
+            self.found.phase, self.found.progress = progress.phase, progress.text
+        return start_not_fatal(entries)
+
+    def _patient(self, state: UnitState, verdict: NotYet) -> Verdict:
+        """Turn a NotYet into Failed when nothing moves any more or the time is over."""
+        last = self._tracker.progress.last_seconds
+        if last:
+            silent = self._clock.epoch() - last
+        else:
+            silent = self._clock.now() - (state.exec_main_start_seconds or self._begun)
+        doing = f"{self.found.progress} ({verdict.reason})"
+        for limit in (
+            progressing(silent, self._settings.stall_timeout_seconds, doing),
+            within_time(self.waited_seconds, self._settings.timeout_seconds, doing),
+        ):
+            if isinstance(limit, Failed):
+                return limit
+        return verdict
+
+    def _serving(self, state: UnitState) -> Verdict:
+        verdict = listener_ours(listener := self._observer.listener(state.control_group, state.main_pid))
+        self._unseen = self._unseen + 1 if listener.unseen else 0
+        if isinstance(verdict, NotYet) and self._unseen >= UNSEEN_LOOKS:
+            return Failed(verdict.reason)
+        if isinstance(verdict, Ready):
+            verdict = model_served(self._observer.models(), self._settings.served_model)
+        return verdict
+
+    def _proof(self) -> Verdict:
+        """Send the canaries one after the other, then soak."""
+        done = len(self.found.canaries)
+        if self._pending is not None:
+            result = self._pending.poll()
+            if result is None:
+                return self._in_time(NotYet(self.found.progress))
+            self._pending = None
+            self.found.canaries.append(result)
+            self._note("canary", self._clock.now() - self._pending_since)
+            done += 1
+            if result.problem:
+                return Failed(f"canary {done} ({result.kind}) failed: {result.problem}")
+        if done < len(self._settings.canaries):
+            return self._send(done)
+        return self._soak()
+
+    def _in_time(self, verdict: NotYet) -> Verdict:
+        limit = within_time(self.waited_seconds, self._settings.timeout_seconds, verdict.reason)
+        return limit if isinstance(limit, Failed) else verdict
+
+    def _send(self, done: int) -> Verdict:
+        canary = self._settings.canaries[done]
+        self.found.phase = "canary"
+        self.found.progress = f"canary {done + 1}/{len(self._settings.canaries)}"
+        self._pending_since = self._clock.now()
+        self._pending = self._start(lambda: self._observer.canary(canary))
+        return NotYet(self.found.progress)
+
+    def _soak(self) -> Verdict:
+        now = self._clock.now()
+        if self._soak_since is None:
+            self._soak_since = now
+            self.found.phase, self.found.progress = "soak", f"soak of {self._settings.soak_seconds:g} s"
+        if now - self._soak_since < self._settings.soak_seconds:
+            return NotYet(self.found.progress)
+        self._note("soak", now - self._soak_since)
+        self.found.phase, self.found.progress = "ready", "ready"
+        return Ready("the launch has proved itself")
+
+    def _note(self, phase: str, seconds: float) -> None:
+        self.found.extra_phases.append({"phase": phase, "seconds": round(seconds, 3)})
