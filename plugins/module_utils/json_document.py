@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -40,11 +40,15 @@ _CONSTANTS: dict[str, Any] = {
 
 
 class _Child(NamedTuple):
-    """A member of an object, or (with an empty key) an element of an array; ``start`` is where its key stands."""
+    """A member of an object, or (with an empty key) an element of an array.
+
+    ``start`` is where its key stands, ``gap`` the text between it and the child before (empty: it is the first).
+    """
 
     key: str
     start: int
     node: _Node
+    gap: str = ""
 
 
 class _Node(NamedTuple):
@@ -157,20 +161,23 @@ class _Parser:
         position += closed
         while not closed:
             node = self._value(self._skip(position), depth + 1)
-            children.append(_Child("", node.start, node))
+            children.append(
+                _Child("", node.start, node, self._text[children[-1].node.end : node.start] if children else "")
+            )
             position, closed = self._separator(node.end, "]")
         return _Node([child.node.value for child in children], start, position, tuple(children))
 
     def _object(self, start: int, depth: int) -> _Node:
         children: dict[str, _Child] = {}
-        position = self._skip(start + 1)
+        position = last = self._skip(start + 1)
         closed = self._text.startswith("}", position)
         position += closed
         while not closed:
             child = self._member(self._skip(position), depth)
             if child.key in children:
                 self._fail(child.start, f"the key {json.dumps(child.key)} stands twice in the same object")
-            children[child.key] = child
+            children[child.key] = child._replace(gap=self._text[last : child.start] if children else "")
+            last = child.node.end
             position, closed = self._separator(child.node.end, "}")
         value = {key: child.node.value for key, child in children.items()}
         return _Node(value, start, position, tuple(children.values()))
@@ -214,9 +221,7 @@ class JsonDocument:
         first, last = node.children[0], node.children[-1]
         lead = self.text[node.start + 1 : first.start]
         tail = self.text[last.node.end : node.end - 1]
-        between = ""
-        if len(node.children) > 1:
-            between = self.text[first.node.end : node.children[1].start]
+        between = node.children[1].gap if len(node.children) > 1 else ""
         return _Gaps(lead, between, tail, lead.rpartition("\n")[2] if "\n" in lead else None)
 
     def _style(self) -> _Style:
@@ -261,39 +266,38 @@ class JsonDocument:
         if node is not None and type(value) is not type(node.value):
             node = None
         gaps = self._gaps(node, indent, style)
-        if isinstance(value, dict):
-            parts = self._members(value, node, gaps.indent, style)
-        else:
-            parts = self._elements(value, node, gaps.indent, style)
-        return brackets[0] + gaps.lead + gaps.between.join(parts) + gaps.tail + brackets[1]
-
-    def _members(self, value: dict[str, Any], node: _Node | None, indent: str | None, style: _Style) -> list[str]:
-        known = {child.key: child for child in node.children} if node else {}
-        parts = []
-        for key, member in value.items():
-            child = known.get(key)
-            prefix = self._prefix(child) if child else _scalar(key, style) + style.key_separator
-            parts.append(prefix + self._render(member, child.node if child else None, indent, style))
-        return parts
-
-    def _elements(self, value: list[Any], node: _Node | None, indent: str | None, style: _Style) -> list[str]:
-        sources = _aligned(value, [child.node for child in node.children] if node else [])
-        return [self._render(element, source, indent, style) for element, source in zip(value, sources)]
+        text = brackets[0]
+        for number, (key, part, source) in enumerate(_matched(value, node.children if node else ())):
+            text += ((source and source.gap) or gaps.between) if number else gaps.lead
+            if source:
+                text += self._prefix(source)
+            elif key is not None:
+                text += _scalar(key, style) + style.key_separator
+            text += self._render(part, source.node if source else None, gaps.indent, style)
+        return text + gaps.tail + brackets[1]
 
 
-def _aligned(value: list[Any], nodes: list[_Node]) -> list[_Node | None]:
+def _matched(value: Any, children: Sequence[_Child]) -> list[tuple[str | None, Any, _Child | None]]:
+    """Return key (``None`` in an array), value, and the child that it was before, of each part of a container."""
+    if isinstance(value, dict):
+        known = {child.key: child for child in children}
+        return [(key, member, known.get(key)) for key, member in value.items()]
+    return [(None, element, child) for element, child in zip(value, _aligned(value, children))]
+
+
+def _aligned(value: list[Any], children: Sequence[_Child]) -> list[_Child | None]:
     """Say for each element which old one it was: the equal ones at both ends, and between them by position."""
-    shorter = min(len(value), len(nodes))
+    shorter = min(len(value), len(children))
     head = 0
-    while head < shorter and same(value[head], nodes[head].value):
+    while head < shorter and same(value[head], children[head].node.value):
         head += 1
     tail = 0
-    while tail < shorter - head and same(value[-1 - tail], nodes[-1 - tail].value):
+    while tail < shorter - head and same(value[-1 - tail], children[-1 - tail].node.value):
         tail += 1
-    middle: list[_Node | None] = list(nodes[head : len(nodes) - tail])
     wanted = len(value) - head - tail
-    middle = middle[:wanted] + [None] * (wanted - len(middle))
-    return [*nodes[:head], *middle, *nodes[len(nodes) - tail :]]
+    middle: list[_Child | None] = [*children[head : len(children) - tail][:wanted]]
+    middle += [None] * (wanted - len(middle))
+    return [*children[:head], *middle, *children[len(children) - tail :]]
 
 
 def _scalar(value: Any, style: _Style) -> str:
