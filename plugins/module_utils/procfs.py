@@ -1,0 +1,316 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Processes, listeners and open files as ``/proc`` tells them; see proc(5) for every format read here.
+
+The cost of each call grows linearly with the number of processes (and, for holders, of their open files). What only few
+processes are asked for (user, command line, executable) is read when it is asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Callable, NamedTuple
+
+KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD in linux/sched.h
+LISTENING_STATE = b"0A"  # TCP_LISTEN in net/tcp_states.h
+SOCKET_LINK = "socket:["
+SECRET_OPTION = re.compile(r"(?i)^-{1,2}[\w-]*(?:key|token|secret|password|passwd|credential)[\w-]*(=|$)")
+SECRET_ASSIGNMENT = re.compile(r"(?i)^(\w*(?:key|token|secret|password|passwd|credential)\w*)=")
+SECRET_VALUE = re.compile(r"\bhf_[A-Za-z0-9]{8,}|(?i:\bbearer)\s+\S+|(?<=://)[^/@\s]+(?=@)")
+
+
+class Identity(NamedTuple):
+    """What tells a process from a later one with the same PID."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; ``start_ticks`` counts clock ticks since boot, ``cgroups`` maps a hierarchy to a path.
+
+    The hierarchy is ``""`` for cgroup v2, ``name=systemd`` or a controller list for v1.
+    """
+
+    pid: int
+    ppid: int
+    pgid: int
+    sid: int
+    start_ticks: int
+    comm: str
+    state: str
+    threads: int
+    kernel_thread: bool
+    cgroups: Mapping[str, str] = field(compare=False)
+    directory: str = field(compare=False, repr=False)
+
+    @property
+    def identity(self) -> Identity:
+        """PID and start time."""
+        return Identity(self.pid, self.start_ticks)
+
+    @property
+    def alive(self) -> bool:
+        """False for a zombie; one whose main thread ended while others run still holds everything."""
+        return self.state not in "ZX" or self.threads > 1
+
+    @cached_property
+    def uids(self) -> tuple[int, ...]:
+        """Real, effective, saved and filesystem user id; empty when the process has gone."""
+        for line in _read(f"{self.directory}/status").splitlines():
+            if line.startswith(b"Uid:"):
+                return tuple(int(word) for word in line.split()[1:])
+        return ()
+
+    @property
+    def uid(self) -> int | None:
+        """The effective user id, or None when the process has gone."""
+        return self.uids[1] if self.uids else None
+
+    @cached_property
+    def cmdline(self) -> tuple[str, ...]:
+        """The arguments; one element for a process that set its title; empty for kernel threads and zombies."""
+        raw = _read(f"{self.directory}/cmdline").rstrip(b"\0")
+        return tuple(os.fsdecode(word) for word in raw.split(b"\0")) if raw else ()
+
+    @cached_property
+    def exe(self) -> str:
+        """The executable's path, or an empty string where it may not be read."""
+        try:
+            return os.readlink(f"{self.directory}/exe")
+        except OSError:
+            return ""
+
+    @property
+    def title(self) -> str:
+        """The command line as one string, or ``[comm]`` where there is none; may hold secrets."""
+        return " ".join(self.cmdline) or f"[{self.comm}]"
+
+    @property
+    def command(self) -> str:
+        """``title`` without what looks like a secret, at most 500 characters."""
+        return (redacted(self.cmdline) or f"[{self.comm}]")[:500]
+
+
+def redacted(arguments: Collection[str]) -> str:
+    """Join ``arguments`` with the values of key, token, secret and password options hidden."""
+    words: list[str] = []
+    hiding = False
+    for argument in arguments:
+        option = SECRET_OPTION.match(argument)
+        assignment = SECRET_ASSIGNMENT.match(argument)
+        if option:
+            hiding = option.group(1) != "="
+            words.append(argument if hiding else argument.split("=", 1)[0] + "=***")
+        elif assignment:
+            words.append(assignment.group(1) + "=***")
+        elif hiding and not argument.startswith("--"):
+            words.append("***")
+        else:
+            hiding = False
+            words.append(SECRET_VALUE.sub("***", argument))
+    return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who holds the wanted things: PID to their labels; what nobody visible holds; and who could not be looked at."""
+
+    by_pid: Mapping[int, tuple[str, ...]]
+    unseen: tuple[str, ...]
+    unreadable: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Things a process can hold open: socket inodes and character devices (``st_rdev``), each with its label."""
+
+    sockets: Mapping[int, str] = field(default_factory=dict)
+    devices: Mapping[int, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is wanted."""
+        return bool(self.sockets or self.devices)
+
+
+class ProcFs:
+    """A mounted proc filesystem at ``root``.
+
+    ``boot_clock`` returns the seconds since boot on the clock in which ``/proc/PID/stat`` counts (CLOCK_BOOTTIME).
+    """
+
+    def __init__(
+        self,
+        root: str = "/proc",
+        boot_clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        ticks_per_second: int = os.sysconf("SC_CLK_TCK"),
+    ) -> None:
+        self.root = root
+        self._boot_clock = boot_clock
+        self._ticks_per_second = ticks_per_second
+
+    def processes(self) -> dict[int, Process]:
+        """Return every process that can be seen, by PID in ascending order."""
+        found = (self.process(pid) for pid in self.pids())
+        return {process.pid: process for process in found if process is not None}
+
+    def pids(self) -> list[int]:
+        """Return the numbers of all visible processes, ascending."""
+        return sorted(int(name) for name in os.listdir(self.root) if name.isdigit())
+
+    def process(self, pid: int) -> Process | None:
+        """Return one process as it is now, or None when it has gone."""
+        directory = f"{self.root}/{pid}"
+        raw = _read(f"{directory}/stat")
+        if not raw:
+            return None
+        # The command name can hold blanks and brackets: the last bracket ends it.
+        end = raw.rindex(b")")
+        fields = raw[end + 2 :].split()
+        return Process(
+            pid=pid,
+            ppid=int(fields[1]),
+            pgid=int(fields[2]),
+            sid=int(fields[3]),
+            start_ticks=int(fields[19]),
+            comm=os.fsdecode(raw[raw.index(b"(") + 1 : end]),
+            state=fields[0].decode("ascii"),
+            threads=int(fields[17]),
+            kernel_thread=bool(int(fields[6]) & KERNEL_THREAD_FLAG),
+            cgroups=parse_cgroups(_read(f"{directory}/cgroup")),
+            directory=directory,
+        )
+
+    def current(self, process: Process) -> Process | None:
+        """Return the same process as it is now, or None when it has gone, whoever has its PID today."""
+        now = self.process(process.pid)
+        return now if now is not None and now.start_ticks == process.start_ticks else None
+
+    def started_seconds(self, process: Process) -> float:
+        """Return when a process started, in seconds since boot."""
+        return process.start_ticks / self._ticks_per_second
+
+    def running_seconds(self, process: Process) -> float:
+        """Return for how long a process has run."""
+        return max(0.0, self._boot_clock() - self.started_seconds(process))
+
+    def boot_seconds(self, age_seconds: float) -> float:
+        """Return what the boot clock showed ``age_seconds`` ago."""
+        return self._boot_clock() - age_seconds
+
+    def waits_in(self, process: Process) -> str:
+        """Return the kernel function a process sleeps in, or an empty string where the kernel does not tell."""
+        name = os.fsdecode(_read(f"{self.root}/{process.pid}/wchan")).strip()
+        return "" if name == "0" else name
+
+    def tcp_listeners(self, port: int) -> dict[int, int]:
+        """Return socket inode to user id for everything that listens on a TCP port of this network namespace."""
+        wanted = b"%04X" % port
+        found: dict[int, int] = {}
+        for name in ("tcp", "tcp6"):
+            for line in _read(f"{self.root}/net/{name}").splitlines()[1:]:
+                fields = line.split()
+                if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].rpartition(b":")[2] == wanted:
+                    found[int(fields[9])] = int(fields[7])
+        return found
+
+    def unix_sockets(self, pid: str = "") -> Iterator[tuple[int, str]]:
+        """Yield inode and path of every bound unix socket, of the network namespace of ``pid`` when given."""
+        for line in _read(f"{self.root}/{pid}/net/unix").splitlines()[1:]:
+            fields = line.split(maxsplit=7)
+            if len(fields) == 8:
+                yield int(fields[6]), os.fsdecode(fields[7])
+
+    def holders(self, wanted: Wanted, processes: Mapping[int, Process]) -> Holders:
+        """Find who holds the wanted sockets and devices open, among ``processes``."""
+        by_pid: dict[int, tuple[str, ...]] = {}
+        seen: set[str] = set()
+        unreadable: set[int] = set()
+        for pid, process in processes.items() if wanted else ():
+            if process.kernel_thread:
+                continue
+            try:
+                labels = {self._label(link, path, wanted) for path, link in self.open_files(pid)} - {""}
+            except PermissionError:
+                unreadable.add(pid)
+                continue
+            if labels:
+                by_pid[pid] = tuple(sorted(labels))
+                seen |= labels
+        unseen = tuple(sorted(set(wanted.sockets.values()) - seen))
+        return Holders(by_pid, unseen, frozenset(unreadable))
+
+    def open_files(self, pid: int) -> Iterator[tuple[str, str]]:
+        """Yield the path below ``/proc`` and the target of each open file; PermissionError where that is forbidden."""
+        directory = f"{self.root}/{pid}/fd"
+        try:
+            names = os.listdir(directory)
+        except PermissionError:
+            raise
+        except OSError:
+            return
+        for name in names:
+            path = f"{directory}/{name}"
+            try:
+                yield path, os.readlink(path)
+            except PermissionError:
+                raise
+            except OSError:
+                continue
+
+    @staticmethod
+    def _label(link: str, path: str, wanted: Wanted) -> str:
+        if link.startswith(SOCKET_LINK):
+            return wanted.sockets.get(int(link[len(SOCKET_LINK) : -1]), "")
+        # Only device nodes are looked at: a stat of a file on a dead network filesystem would never return.
+        if not wanted.devices or not link.startswith("/dev/"):
+            return ""
+        try:
+            status = os.stat(path)
+        except OSError:
+            return ""
+        return wanted.devices.get(status.st_rdev, "") if stat.S_ISCHR(status.st_mode) else ""
+
+
+def parse_cgroups(raw: bytes) -> dict[str, str]:
+    """Parse ``/proc/PID/cgroup`` (cgroups(7)) into hierarchy to path."""
+    found: dict[str, str] = {}
+    for line in os.fsdecode(raw).splitlines():
+        _number, _colon, rest = line.partition(":")
+        hierarchy, colon, path = rest.partition(":")
+        if colon:
+            found[hierarchy] = path
+    return found
+
+
+def _read(path: str) -> bytes:
+    """Return a proc file's content; empty when the process has gone or does not let us look."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+            return b""
+        raise
+    try:
+        chunks: list[bytes] = []
+        while True:
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                return b"".join(chunks)
+            chunks.append(chunk)
+    except (ProcessLookupError, PermissionError):
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+read_file = _read
