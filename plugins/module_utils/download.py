@@ -1,0 +1,293 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fetching files whose size and digest are known, resumably, several at a time.
+
+A file is one sequential GET whose bytes are hashed while they are written; the number of files gives the parallelism.
+Whatever a server or a cache does, only bytes with the right digest are handed on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
+    HttpClient,
+    Response,
+    RetryPolicy,
+    TransferError,
+    origin_of,
+    transient,
+    without_query,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import expired_link
+from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part, PartWriter, Writer, continues_at
+from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import RepoFile
+
+_READ_BYTES = 1024 * 1024
+_SYNC_BYTES = 256 * 1024 * 1024
+
+
+class StoppedError(Exception):
+    """Another file failed for good; this one was put aside and can be resumed."""
+
+
+class WrongDigestError(LlmopsError):
+    """A source delivered other bytes than the hub's API promises, twice."""
+
+
+@dataclass
+class Counters:
+    """Bytes of file content: ``received`` over the network, ``resumed`` from earlier parts."""
+
+    received: int = 0
+    resumed: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, received: int = 0, resumed: int = 0) -> None:
+        """Count bytes, from any thread."""
+        with self.lock:
+            self.received += received
+            self.resumed += resumed
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where files come from: their URL, and what a refusal there means."""
+
+    client: HttpClient
+    policy: RetryPolicy
+    url: Callable[[str], str]
+    refusal: Callable[[Response], LlmopsError]
+
+
+class Transfer:
+    """One file on its way into its part; ``stop`` ends it early, ``open_writer`` takes a path and a byte offset."""
+
+    def __init__(
+        self,
+        part: Part,
+        source: Source,
+        *,
+        counters: Counters,
+        stop: threading.Event,
+        open_writer: Callable[[str, int], Writer] = PartWriter,
+    ) -> None:
+        self._part = part
+        self._file = part.file
+        self._source = source
+        self._url = source.url(part.file.path)
+        self._counters = counters
+        self._stop = stop
+        self._digester = part.file.digester()
+        journal = part.load()
+        self._origin, self._etag = journal.origin, journal.etag
+        self._synced = 0
+        self._last_url = self._url
+        try:
+            self._writer = open_writer(part.path, self._hash_prefix(part.resumable_bytes()))
+        except OSError as error:
+            raise disk_error(error, part, 0) from error
+
+    def run(self, install: Callable[[int], None]) -> None:
+        """Fetch and verify the file and call ``install`` with its open descriptor.
+
+        Raises ``LlmopsError`` or ``StoppedError``. The part stays resumable unless the digest was wrong.
+        """
+        try:
+            self._fetch_verified(install)
+        except WrongDigestError:
+            self._part.forget()
+            raise
+        except OSError as error:
+            self._keep()
+            raise disk_error(error, self._part, self._writer.position) from error
+        except BaseException:
+            self._keep()
+            raise
+        finally:
+            self._writer.close()
+
+    def _fetch_verified(self, install: Callable[[int], None]) -> None:
+        got = ""
+        for _attempt in range(2):
+            self._receive_all()
+            descriptor = self._writer.finish()
+            got = self._digester.hexdigest()
+            if got == self._file.digest:
+                install(descriptor)
+                return
+            self._restart()
+        file = self._file
+        raise WrongDigestError(
+            f"{file.path} from {without_query(self._last_url)} is wrong twice: its {file.algorithm} should be "
+            f"{file.digest} and is {got}; nothing of it was kept. Try another endpoint, or later.",
+            file=file.path,
+            expected=file.digest,
+            got=got,
+        )
+
+    def _receive_all(self) -> None:
+        failures, furthest = 0, self._writer.position
+        while self._writer.position < self._file.size:
+            if self._stop.is_set():
+                raise StoppedError
+            try:
+                self._attempt()
+            except TransferError as error:
+                failures = 1 if self._writer.position > furthest else failures + 1
+                furthest = max(furthest, self._writer.position)
+                if failures > self._source.policy.retries:
+                    raise LlmopsError(
+                        f"{self._file.path} could not be fetched: {failures} failures without progress at byte "
+                        f"{self._writer.position} of {self._file.size}, the last time because {error.reason}; "
+                        "what arrived is kept, run again to resume."
+                    ) from error
+                self._source.policy.pause(failures, error)
+
+    def _attempt(self) -> None:
+        offset = self._writer.position
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        usable = offset and self._etag.startswith('"')
+        conditions = {self._origin: self._etag} if usable else {}
+        with self._source.client.get(self._url, headers, conditions) as response:
+            self._last_url = response.url
+            self._accept(response, offset)
+            self._origin, self._etag = origin_of(response.url), response.headers.get("ETag", "")
+            self._receive(response)
+
+    def _accept(self, response: Response, offset: int) -> None:
+        """Return when the body continues this file; restart it when the server starts over."""
+        if response.status == 206 and continues_at(response.headers.get("Content-Range", ""), offset, self._file.size):
+            return
+        if offset and response.status in (200, 206, 416):
+            self._restart()
+            if response.status != 200:
+                raise TransferError(f"{without_query(response.url)} cannot continue at byte {offset}")
+        later = transient(response) or expired_link(response)
+        if later:
+            raise later
+        if response.status != 200:
+            raise self._source.refusal(response)
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) != self._file.size:
+            raise TransferError(
+                f"{without_query(response.url)} offers {length} bytes where the hub's API says {self._file.size}"
+            )
+
+    def _receive(self, response: Response) -> None:
+        while self._writer.position < self._file.size:
+            if self._stop.is_set():
+                raise StoppedError
+            view = self._writer.space(min(_READ_BYTES, self._file.size - self._writer.position))
+            count = response.read_into(view)
+            if not count:
+                raise TransferError(f"{without_query(response.url)} ended at byte {self._writer.position}")
+            self._digester.update(view[:count])
+            self._counters.add(received=count)
+            self._writer.advance(count)
+            if self._writer.position - self._synced >= _SYNC_BYTES:
+                self._save()
+
+    def _hash_prefix(self, offset: int) -> int:
+        """Take the kept bytes into the digest (its state cannot be saved) and return how many there are."""
+        buffer = memoryview(bytearray(_READ_BYTES))
+        done = 0
+        if offset:
+            with open(self._part.path, "rb", buffering=0, opener=_no_follow) as stream:
+                while done < offset:
+                    count = stream.readinto(buffer[: min(_READ_BYTES, offset - done)]) or 0
+                    if not count:
+                        raise PreconditionError(
+                            f"{self._part.path} changed while it was read; is another program at it?"
+                        )
+                    self._digester.update(buffer[:count])
+                    done += count
+        self._counters.add(resumed=done)
+        return done
+
+    def _restart(self) -> None:
+        self._writer.restart()
+        self._digester = self._file.digester()
+        self._synced = 0
+        self._origin = self._etag = ""
+
+    def _save(self) -> None:
+        safe = self._writer.sync()
+        self._synced = self._writer.position
+        self._part.save(safe, self._origin, self._etag)
+
+    def _keep(self) -> None:
+        try:
+            self._save()
+        except OSError:
+            # The journal saved before still tells the truth about fewer bytes.
+            return
+
+
+def disk_error(error: OSError, part: Part, position: int) -> LlmopsError:
+    """Return the sentence for an ``OSError`` of the disk at byte ``position`` of ``part``."""
+    where = os.path.dirname(part.path)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return PreconditionError(
+            f"The disk is full under {where} at byte {position} of {part.file.size} of {part.file.path}; "
+            "free space and run again, what arrived is kept and will be resumed."
+        )
+    return LlmopsError(f"{part.file.path} cannot be written under {where}: {error.strerror or error}.")
+
+
+def fetch_all(
+    files: Iterable[RepoFile], fetch: Callable[[RepoFile], None], *, workers: int, stop: threading.Event
+) -> None:
+    """Call ``fetch`` for every file, ``workers`` at a time, the largest first.
+
+    Files of one digest share a part, so they go one after the other. A wrong digest does not keep the others from
+    arriving; any other failure stops them. Raises the first failure, naming further wrong files in it.
+    """
+    groups: dict[str, list[RepoFile]] = {}
+    for file in sorted(files, key=lambda item: -item.size):
+        groups.setdefault(file.digest, []).append(file)
+
+    def fetch_group(group: Sequence[RepoFile]) -> None:
+        for file in group:
+            if stop.is_set():
+                raise StoppedError
+            fetch(file)
+
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        try:
+            failures = _collect([pool.submit(fetch_group, group) for group in groups.values()], stop)
+        finally:
+            stop.set()
+    if failures:
+        raise _combined(failures)
+
+
+def _collect(futures: Sequence[Future[None]], stop: threading.Event) -> list[BaseException]:
+    failures: list[BaseException] = []
+    for future in as_completed(futures):
+        error = future.exception()
+        if error is None or isinstance(error, StoppedError):
+            continue
+        failures.append(error)
+        if not isinstance(error, WrongDigestError):
+            stop.set()
+    return failures
+
+
+def _combined(failures: Sequence[BaseException]) -> BaseException:
+    final = [error for error in failures if not isinstance(error, WrongDigestError)]
+    if final:
+        return final[0]
+    wrong = [error for error in failures if isinstance(error, WrongDigestError)]
+    return WrongDigestError(" ".join(error.message for error in wrong), **wrong[0].details)
+
+
+def _no_follow(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,0 +1,342 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""HTTP GET for a model hub and the content networks behind it.
+
+Redirects are followed here and not by ``requests``, because the token may only go to the endpoint's own origin:
+signed URLs answer 400 to a second credential, and whoever receives a token can use it. ``trust_env`` stays off, as a
+netrc entry would replace the token; proxies and the CA bundle are still taken from the environment.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import json
+import os
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
+    InvalidInputError,
+    LlmopsError,
+    PreconditionError,
+)
+
+MAX_REDIRECTS = 5
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+_REDIRECTS = (301, 302, 303, 307, 308)
+_RETRYABLE = (408, 425, 429, 500, 502, 503, 504)
+_CONNECT_TIMEOUT_SECONDS = 10.0
+_DRAIN_BYTES = 64 * 1024
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_LONGEST_PAUSE_SECONDS = 900.0
+
+T = TypeVar("T")
+
+
+class TransferError(Exception):
+    """A failure that may pass; ``retry_after_seconds`` is the pause the server asked for, if any."""
+
+    def __init__(self, reason: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after_seconds = retry_after_seconds
+
+
+class MissingPackageError(PreconditionError):
+    """The Python package ``requests`` cannot be imported on this host."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a failed request is made again, and how long to wait before it.
+
+    ``sleep`` takes seconds; ``jitter`` returns 0..1 and spreads the hosts of a fleet that failed together.
+    """
+
+    retries: int
+    sleep: Callable[[float], object]
+    jitter: Callable[[], float]
+
+    def pause(self, failures: int, error: TransferError) -> None:
+        """Wait as long as the server asked for, else 1, 2, 4 ... 30 seconds less up to one half."""
+        if error.retry_after_seconds is not None:
+            self.sleep(min(error.retry_after_seconds, _LONGEST_PAUSE_SECONDS) + self.jitter())
+            return
+        self.sleep(min(30.0, 2.0 ** (failures - 1)) * (1.0 - self.jitter() / 2.0))
+
+    def call(self, operation: Callable[[], T], subject: str) -> T:
+        """Return what ``operation`` returns; raise ``LlmopsError`` about ``subject`` when it keeps failing."""
+        failures = 0
+        while True:
+            try:
+                return operation()
+            except TransferError as error:
+                failures += 1
+                if failures > self.retries:
+                    raise LlmopsError(
+                        f"{subject} failed {failures} times, the last time because {error.reason}."
+                    ) from error
+                self.pause(failures, error)
+
+
+def load_requests() -> Any:
+    """Import ``requests`` (which costs most of a second on a busy host, hence late) or say how to get it."""
+    try:
+        return importlib.import_module("requests")
+    except ImportError as error:
+        raise MissingPackageError(
+            "The Python package requests is needed on this host to download from a model hub and cannot be imported: "
+            "install python3-requests (or pip install requests) for the Python that Ansible uses there."
+        ) from error
+
+
+def origin_of(url: str) -> str:
+    """Return ``scheme://host:port`` of ``url``, the unit to which a credential belongs (RFC 6454)."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or _DEFAULT_PORTS.get(parts.scheme)}"
+
+
+def without_query(url: str) -> str:
+    """Return ``url`` fit for a message: a query may hold a signature, a user part a password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def check_endpoint(endpoint: str) -> str:
+    """Return ``endpoint`` without its last slash when it is a plain http(s) URL, else raise ``InvalidInputError``."""
+    parts = urlsplit(endpoint)
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
+        raise InvalidInputError(
+            f"endpoint must be an http(s) URL without user, query and fragment, not {without_query(endpoint)!r}."
+        )
+    return endpoint.rstrip("/")
+
+
+class Response:
+    """An answer whose body has not been read yet. ``foreign`` says that it came from outside the endpoint's origin."""
+
+    def __init__(self, answer: Any, url: str, foreign: bool, stall_seconds: float, errors: tuple[Any, ...]) -> None:
+        self._answer = answer
+        self._stall_seconds = stall_seconds
+        self._errors = errors
+        self.url = url
+        self.foreign = foreign
+        self.status: int = answer.status_code
+        self.headers: Mapping[str, str] = answer.headers
+
+    def __enter__(self) -> Response:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close."""
+        self.close()
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill ``view`` from the body and return the number of bytes, 0 at its end; raises ``TransferError``."""
+        try:
+            return int(self._answer.raw.readinto(view))
+        except self._errors as error:
+            raise TransferError(_transport_reason(error, self._stall_seconds)) from error
+
+    def document(self) -> Any:
+        """Return the body as JSON; raises ``TransferError`` when it breaks off or is something else."""
+        try:
+            body = self._answer.raw.read(MAX_DOCUMENT_BYTES + 1, decode_content=True)
+        except self._errors as error:
+            raise TransferError(_transport_reason(error, self._stall_seconds)) from error
+        if len(body) > MAX_DOCUMENT_BYTES:
+            raise LlmopsError(f"{without_query(self.url)} answered with more than {MAX_DOCUMENT_BYTES} bytes of JSON.")
+        try:
+            return json.loads(body)
+        except ValueError as error:
+            raise TransferError(f"{without_query(self.url)} answered with something that is not JSON") from error
+
+    def next_page(self) -> str | None:
+        """Return the URL of ``Link: <...>; rel="next"`` (RFC 8288), if there is one."""
+        url = self._answer.links.get("next", {}).get("url")
+        return urljoin(self.url, url) if url else None
+
+    def close(self) -> None:
+        """Give the connection back; one with an unread body is closed."""
+        self._answer.close()
+
+    def drain(self) -> None:
+        """Read a short rest of the body, so that the connection can be used again, and close."""
+        try:
+            self._answer.raw.read(_DRAIN_BYTES)
+        except self._errors:
+            pass
+        finally:
+            self.close()
+
+
+class HttpClient:
+    """Requests for one endpoint, one ``requests`` session per thread. ``requests_made`` counts every hop."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        requests: Any,
+        token: str | None = None,
+        ca_path: str | None = None,
+        stall_seconds: float = 30.0,
+    ) -> None:
+        self.endpoint = check_endpoint(endpoint)
+        self.requests_made = 0
+        self._origin = origin_of(endpoint)
+        self._requests = requests
+        self._token = token
+        self._verify = _ca_bundle(ca_path)
+        self._stall_seconds = stall_seconds
+        self._errors = (importlib.import_module("urllib3").exceptions.HTTPError, http.client.HTTPException, OSError)
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._sessions: list[Any] = []
+
+    def get(self, url: str, headers: Mapping[str, str], conditions: Mapping[str, str] | None = None) -> Response:
+        """Follow ``url`` to its answer, whatever the status.
+
+        ``conditions`` maps an origin to the ``If-Range`` value that is valid there. Raises ``TransferError`` when the
+        network fails in a way that may pass, ``LlmopsError`` when it will not.
+        """
+        for _hop in range(MAX_REDIRECTS + 1):
+            response = self._send(url, self._headers_for(origin_of(url), headers, conditions or {}))
+            location = response.headers.get("Location") if response.status in _REDIRECTS else None
+            if location is None:
+                return response
+            response.drain()
+            url = self._redirect_target(url, location)
+        raise LlmopsError(f"{without_query(url)} redirects more than {MAX_REDIRECTS} times; check the endpoint.")
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for session in self._sessions:
+            session.close()
+
+    def _headers_for(self, origin: str, headers: Mapping[str, str], conditions: Mapping[str, str]) -> dict[str, str]:
+        result = {"Accept-Encoding": "identity", "User-Agent": "llmops.vllm", **headers}
+        if origin in conditions:
+            result["If-Range"] = conditions[origin]
+        if self._token and origin == self._origin:
+            result["Authorization"] = f"Bearer {self._token}"
+        return result
+
+    def _send(self, url: str, headers: dict[str, str]) -> Response:
+        with self._lock:
+            self.requests_made += 1
+        try:
+            answer = self._session().get(
+                url,
+                headers=headers,
+                stream=True,
+                allow_redirects=False,
+                timeout=(_CONNECT_TIMEOUT_SECONDS, self._stall_seconds),
+                verify=self._verify,
+                proxies=self._requests.utils.get_environ_proxies(url),
+            )
+        except (self._requests.exceptions.RequestException, *self._errors) as error:
+            raise self._explained(url, error) from error
+        return Response(answer, url, origin_of(url) != self._origin, self._stall_seconds, self._errors)
+
+    def _session(self) -> Any:
+        session = getattr(self._local, "session", None)
+        if session is None:
+            session = self._local.session = self._requests.Session()
+            session.trust_env = False
+            with self._lock:
+                self._sessions.append(session)
+        return session
+
+    def _explained(self, url: str, error: BaseException) -> Exception:
+        exceptions = self._requests.exceptions
+        host = urlsplit(url).netloc.rpartition("@")[2]
+        if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
+            return LlmopsError(
+                f"The TLS certificate of {host} cannot be verified ({_last_words(error)}); give the CA with ca_path, "
+                "or correct the endpoint."
+            )
+        if isinstance(error, (exceptions.InvalidURL, exceptions.InvalidSchema, exceptions.InvalidHeader)):
+            return LlmopsError(f"{without_query(url)} cannot be requested: it is not a usable URL.")
+        return TransferError(f"{host}: {_transport_reason(error, self._stall_seconds)}")
+
+    def _redirect_target(self, url: str, location: str) -> str:
+        target = urljoin(url, location)
+        scheme = urlsplit(target).scheme
+        if scheme not in _DEFAULT_PORTS or (urlsplit(url).scheme == "https" and scheme != "https"):
+            raise LlmopsError(
+                f"{without_query(url)} redirects to {without_query(target)}, which is not as safe; it is not followed."
+            )
+        return target
+
+
+def transient(response: Response) -> TransferError | None:
+    """Return the error to retry on when the status says "later", with the pause that the server asks for."""
+    if response.status not in _RETRYABLE:
+        return None
+    code = response.headers.get("X-Error-Code")
+    reason = f"{without_query(response.url)} answered {response.status}{f' ({code})' if code else ''}"
+    return TransferError(reason, retry_after_seconds(response.headers))
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """Return the pause in seconds from ``Retry-After`` (seconds only) or the hub's ``RateLimit: ...;t=seconds``."""
+    value = headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        return float(value)
+    for item in headers.get("RateLimit", "").split(";"):
+        name, _, number = item.strip().partition("=")
+        if name == "t" and number.isdecimal():
+            return float(number)
+    return None
+
+
+def _ca_bundle(ca_path: str | None) -> str | bool:
+    path = ca_path or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+    if not path:
+        return True
+    if not os.path.exists(path):
+        raise InvalidInputError(f"The CA bundle {path} does not exist on this host; correct ca_path.")
+    return path
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    pending: list[Any] = [error]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, BaseException) and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            pending += [current.__cause__, current.__context__, getattr(current, "reason", None), *current.args]
+
+
+def _last_words(error: BaseException) -> str:
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return str(cause.verify_message)
+    return type(error).__name__
+
+
+def _transport_reason(error: BaseException, stall_seconds: float) -> str:
+    """Say what happened without the exception's own text, which may hold a signed URL."""
+    names = {type(cause).__name__ for cause in _causes(error)}
+    reasons = (
+        ({"ProxyError"}, "the proxy refused or failed"),
+        ({"NameResolutionError", "gaierror"}, "the name cannot be resolved (DNS)"),
+        ({"ConnectionRefusedError"}, "the connection was refused"),
+        ({"ConnectTimeoutError", "ConnectTimeout"}, f"no connection within {_CONNECT_TIMEOUT_SECONDS:g} seconds"),
+        ({"ReadTimeoutError", "TimeoutError", "timeout"}, f"no byte arrived for {stall_seconds:g} seconds"),
+        ({"SSLError", "SSLEOFError", "SSLZeroReturnError"}, "the TLS connection failed"),
+    )
+    for known, reason in reasons:
+        if names & known:
+            return reason
+    return f"the connection broke ({type(error).__name__})"

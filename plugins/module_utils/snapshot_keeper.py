@@ -1,0 +1,246 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The way from the parameters to a snapshot: identify, plan, lock, plan again, preflight, apply."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
+from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
+from ansible_collections.llmops.vllm.plugins.module_utils.download import Source
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
+    HttpClient,
+    MissingPackageError,
+    RetryPolicy,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
+from ansible_collections.llmops.vllm.plugins.module_utils.manifest import Manifest
+from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, is_commit
+from ansible_collections.llmops.vllm.plugins.module_utils.shards import (
+    Applier,
+    Plan,
+    Wish,
+    part_factory,
+    plan,
+    preflight,
+    settle,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_lock import SnapshotLock, boot_id
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_removal import plan_removal, remove
+from ansible_collections.llmops.vllm.plugins.module_utils.store import (
+    Attributes,
+    Snapshot,
+    make_directories,
+    make_directory,
+)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A hub that can be asked, and how."""
+
+    client: HttpClient
+    hub: Hub
+    policy: RetryPolicy
+
+
+@dataclass
+class Outcome:
+    """What a run found and did; sizes in bytes. In check mode: what it would fetch or free."""
+
+    repo: str
+    commit: str
+    path: str
+    files: int = 0
+    total_bytes: int = 0
+    fetched_bytes: int = 0
+    reused_bytes: int = 0
+    freed_bytes: int = 0
+    requests: int = 0
+    damaged: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    tracker: DifferenceTracker = field(default_factory=DifferenceTracker)
+
+    def as_result(self) -> dict[str, Any]:
+        """Return the keys of the module's result."""
+        return {
+            "path": self.path,
+            "repo": self.repo,
+            "commit": self.commit,
+            "files": self.files,
+            "total_bytes": self.total_bytes,
+            "fetched_bytes": self.fetched_bytes,
+            "reused_bytes": self.reused_bytes,
+            "freed_bytes": self.freed_bytes,
+            "requests": self.requests,
+            "damaged": sorted(self.damaged),
+        }
+
+
+class SnapshotKeeper:
+    """Keeps snapshots of ``repo`` in ``store``.
+
+    ``connect`` is called at most once and only when the hub is needed, because it imports ``requests``. ``stop`` ends
+    downloads; ``sleep`` and ``monotonic`` count seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        repo: str,
+        store: str,
+        endpoint: str,
+        attributes: Attributes,
+        check_mode: bool,
+        lock_timeout_seconds: float,
+        connect: Callable[[], Connection],
+        stop: threading.Event,
+        sleep: Callable[[float], object],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._repo = repo
+        self._store = store
+        self._endpoint = endpoint
+        self._attributes = attributes
+        self._check_mode = check_mode
+        self._lock_timeout_seconds = lock_timeout_seconds
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._stop = stop
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._parts_of_boot = boot_id()
+
+    def present(self, revision: str, wish: Wish) -> Outcome:
+        """Make ``revision`` present as wished. Raises ``LlmopsError`` for whatever the operator can act on."""
+        with _disk_errors_explained(self._store):
+            try:
+                return self._present(revision, wish)
+            except MissingPackageError as error:
+                if not self._check_mode:
+                    raise
+                return self._unknown(revision, error)
+            finally:
+                if self._connection:
+                    self._connection.client.close()
+
+    def absent(self, commit: str, releases: str) -> Outcome:
+        """Remove the snapshot of ``commit`` unless a release under ``releases`` links into it."""
+        if not is_commit(commit):
+            raise InvalidInputError(
+                f"revision must be a full commit id of 40 hexadecimal digits to remove a snapshot, not {commit!r}."
+            )
+        snapshot = Snapshot(self._store, self._repo, commit)
+        with _disk_errors_explained(self._store):
+            todo = plan_removal(snapshot, releases)
+            if todo.present and not self._check_mode:
+                with self._locked(snapshot):
+                    todo = plan_removal(snapshot, releases)
+                    if todo.present:
+                        remove(todo)
+        outcome = Outcome(self._repo, commit, snapshot.path, files=todo.files, freed_bytes=todo.freed_bytes)
+        if todo.present:
+            outcome.tracker.add(snapshot.path, f"{todo.files} files, {todo.freed_bytes} bytes", None)
+        return outcome
+
+    def _present(self, revision: str, wish: Wish) -> Outcome:
+        snapshot, listing = self._identify(revision)
+        todo = self._plan(snapshot, listing, wish)
+        if todo.nothing_to_do:
+            return self._outcome(todo)
+        parts = part_factory(snapshot, self._parts_of_boot)
+        preflight(todo, parts)
+        if self._check_mode:
+            settle(todo, self._stop)
+            preflight(todo, parts)
+            arrived = sum(parts(file).resumable_bytes() for file in todo.fetch)
+            return self._outcome(todo, fetched_bytes=todo.fetch_bytes - arrived, resumed_bytes=arrived)
+        with self._locked(snapshot):
+            todo = self._plan(snapshot, listing, wish)
+            settle(todo, self._stop)
+            preflight(todo, parts)
+            applier = Applier(todo, source=lambda: self._source(listing), parts=parts, stop=self._stop)
+            applier.run()
+        counters = applier.counters
+        return self._outcome(todo, fetched_bytes=counters.received, resumed_bytes=counters.resumed)
+
+    def _unknown(self, revision: str, error: MissingPackageError) -> Outcome:
+        """Return what can be said in check mode on a host that an earlier task would have given ``requests``."""
+        place = os.path.join(self._store, self._repo.replace("/", "--"))
+        outcome = Outcome(self._repo, revision if is_commit(revision) else "", place)
+        outcome.warnings.append(f"{error.message} What would be fetched is therefore not known.")
+        outcome.tracker.add(f"{self._repo} at {revision}", "not known", "present")
+        return outcome
+
+    def _identify(self, revision: str) -> tuple[Snapshot, Listing]:
+        """Return the snapshot that ``revision`` means; a commit whose manifest is here needs no hub."""
+        if is_commit(revision):
+            snapshot = Snapshot(self._store, self._repo, revision)
+            known = self._known(snapshot)
+            if known:
+                return snapshot, known.listing
+        listing = self._connected().hub.listing(self._repo, revision)
+        return Snapshot(self._store, self._repo, listing.commit), listing
+
+    def _known(self, snapshot: Snapshot) -> Manifest | None:
+        known = manifests.load(snapshot.manifest)
+        if known and (known.listing.repo, known.listing.commit) == (snapshot.repo, snapshot.commit):
+            return known
+        return None
+
+    def _plan(self, snapshot: Snapshot, listing: Listing, wish: Wish) -> Plan:
+        return plan(snapshot, listing, self._known(snapshot), wish, self._endpoint)
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _source(self, listing: Listing) -> Source:
+        connection = self._connected()
+        return Source(
+            client=connection.client,
+            policy=connection.policy,
+            url=lambda path: connection.hub.file_url(listing.repo, listing.commit, path),
+            refusal=lambda response: connection.hub.refusal(response, listing.repo, listing.commit),
+        )
+
+    def _locked(self, snapshot: Snapshot) -> SnapshotLock:
+        make_directories(self._store, self._attributes)
+        make_directory(os.path.dirname(snapshot.lock), self._attributes)
+        return SnapshotLock(
+            snapshot.lock,
+            timeout_seconds=self._lock_timeout_seconds,
+            sleep=self._sleep,
+            monotonic=self._monotonic,
+        )
+
+    def _outcome(self, todo: Plan, fetched_bytes: int = 0, resumed_bytes: int = 0) -> Outcome:
+        return Outcome(
+            self._repo,
+            todo.snapshot.commit,
+            todo.snapshot.path,
+            files=len(todo.selected),
+            total_bytes=todo.total_bytes,
+            fetched_bytes=fetched_bytes,
+            reused_bytes=todo.total_bytes - todo.fetch_bytes + resumed_bytes,
+            requests=self._connection.client.requests_made if self._connection else 0,
+            damaged=todo.damaged,
+            tracker=todo.tracker,
+        )
+
+
+@contextmanager
+def _disk_errors_explained(store: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LlmopsError(f"{error.filename or store}: {error.strerror or error}.") from error

@@ -1,0 +1,430 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: model_shards
+short_description: Make one pinned revision of a model present and verified on a host
+version_added: 0.1.0
+description:
+  - Downloads the files of one revision of a model repository from a hub into a store, verifies every byte against the
+    digests of the hub's API, and keeps a manifest so that a later run knows in milliseconds that nothing changed.
+  - A snapshot is immutable. It lies at C(<store>/<org>--<name>/<commit>/) with the files at their repository paths and
+    the manifest C(.llmops/manifest.json).
+  - A file gets its final name only after its digest was right and it was synced to the disk. What is still arriving
+    lies in C(.llmops/partial), named by digest, and is resumed by the next run, whatever ended this one.
+  - With a full commit id as O(revision) and a complete snapshot there is no network access at all.
+  - The token is sent to the origin of O(endpoint) only, never to hosts it redirects to, and C(~/.netrc) is not used.
+    Proxies are taken from the environment.
+options:
+  repo:
+    description: The repository, as C(org/name).
+    type: str
+    required: true
+  revision:
+    description:
+      - A branch, tag or full commit id. It is resolved once, to a commit of 40 hexadecimal digits.
+      - O(state=absent) takes a full commit id only.
+    type: str
+    default: main
+  state:
+    description:
+      - V(present) fetches what is missing or damaged.
+      - V(verified) is V(present), and every file is read and its digest compared, as with O(verify=full).
+      - V(absent) removes the snapshot, unless a release still links into it.
+    type: str
+    choices: [present, absent, verified]
+    default: present
+  store:
+    description: Directory of all snapshots; missing directories are made.
+    type: path
+    default: /srv/llm/store
+  endpoint:
+    description: The hub or a mirror that speaks its API, as an http(s) URL.
+    type: str
+    default: https://huggingface.co
+  token:
+    description: Token for private and gated repositories. Mutually exclusive with O(token_file).
+    type: str
+  token_file:
+    description:
+      - File on the target that holds the token. It must belong to root or the user that runs the module and give nobody
+        else access.
+    type: path
+  include:
+    description:
+      - Globs of the files to have; all when empty. They match the whole path, C(*) crosses C(/), and C(dir/) means all
+        below it.
+    type: list
+    elements: str
+    default: []
+  exclude:
+    description: Globs of the files to leave out. Files already there are not removed.
+    type: list
+    elements: str
+    default: []
+  verify:
+    description:
+      - V(stat) trusts a file whose size, times and inode are those of the manifest and reads only the others.
+      - V(full) reads every file.
+    type: str
+    choices: [stat, full]
+    default: stat
+  workers:
+    description: Number of files that are fetched or read at the same time, 1 to 16.
+    type: int
+    default: 8
+  reserve_bytes:
+    description: Bytes that must stay free on the file system of O(store). Checked before the first byte is fetched.
+    type: int
+    default: 1073741824
+  owner:
+    description: Name of the user that owns the snapshot. Without it new files belong to the user that runs the module.
+    type: str
+  group:
+    description: Name of the group of the snapshot.
+    type: str
+  file_mode:
+    description: Mode of files, as a quoted octal string.
+    type: str
+    default: "0644"
+  directory_mode:
+    description: Mode of directories, as a quoted octal string.
+    type: str
+    default: "0755"
+  stall_timeout_seconds:
+    description: Seconds without a single byte after which a connection is given up and the file continued on another.
+    type: int
+    default: 30
+  retries:
+    description:
+      - How often a request is made again after a failure that may pass.
+      - For a file only failures without progress count.
+    type: int
+    default: 5
+  lock_timeout_seconds:
+    description: Seconds to wait for another run that works on the same snapshot.
+    type: int
+    default: 3600
+  ca_path:
+    description:
+      - CA bundle file or directory on the target for TLS.
+      - Without it E(REQUESTS_CA_BUNDLE), then the bundle of requests.
+    type: path
+  releases:
+    description: Directory of releases that is searched for links into the snapshot before it is removed.
+    type: path
+    default: /srv/llm/releases
+requirements:
+  - requests (Python package on the target, needed only when the hub has to be asked)
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Asks the hub and downloads nothing; with O(verify=full) it reads the files.
+      - Where requests is missing it warns instead of failing, and reports a change.
+  diff_mode:
+    support: full
+extends_documentation_fragment:
+  - llmops.vllm.attributes
+  - llmops.vllm.attributes.actiongroup_vllm
+seealso:
+  - module: llmops.vllm.config_patch
+author:
+  - llmops.vllm maintainers (@llmops)
+"""
+
+EXAMPLES = r"""
+- name: Have the model in the store, pinned to one commit
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    revision: 8c4c6a1f0f3a9be1c5f6f5d1b2a9d7e3c4b5a697
+    token_file: /etc/llm/hub-token
+    owner: llm
+    group: llm
+  register: model
+
+- name: Leave out what the engine does not read
+  llmops.vllm.model_shards:
+    repo: acme/small-model
+    exclude:
+      - "original/"
+      - "*.bin"
+
+- name: Read all bytes again and fetch what is damaged
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    revision: "{{ model.commit }}"
+    state: verified
+
+- name: Remove a snapshot that no release uses
+  llmops.vllm.model_shards:
+    repo: acme/small-model
+    revision: 0123456789abcdef0123456789abcdef01234567
+    state: absent
+"""
+
+RETURN = r"""
+path:
+  description: Directory of the snapshot. The directory of the repository when check mode could not find out the commit.
+  returned: success
+  type: str
+  sample: /srv/llm/store/acme--small-model/0123456789abcdef0123456789abcdef01234567
+repo:
+  description: The repository.
+  returned: success
+  type: str
+  sample: acme/small-model
+commit:
+  description: The commit that O(revision) means. Empty when check mode could not find it out.
+  returned: success
+  type: str
+  sample: 0123456789abcdef0123456789abcdef01234567
+files:
+  description: Number of files selected by O(include) and O(exclude); with O(state=absent) the number of files removed.
+  returned: success
+  type: int
+  sample: 134
+total_bytes:
+  description: Bytes of the selected files.
+  returned: success
+  type: int
+  sample: 540123456789
+fetched_bytes:
+  description: Bytes of file content that came over the network; in check mode the bytes that would.
+  returned: success
+  type: int
+  sample: 4500000000
+reused_bytes:
+  description: Bytes of the selected files that were there already, parts of files included.
+  returned: success
+  type: int
+  sample: 535623456789
+freed_bytes:
+  description:
+    - Bytes of the removed files that had no second name; in check mode the bytes that would be freed.
+    - 0 unless O(state=absent).
+  returned: success
+  type: int
+  sample: 0
+requests:
+  description: Number of HTTP requests made, redirects included.
+  returned: success
+  type: int
+  sample: 269
+damaged:
+  description: Paths of files that were there with wrong content and were fetched again (in check mode, would be).
+  returned: success
+  type: list
+  elements: str
+  sample: [model-00017-of-00119.safetensors]
+elapsed_seconds:
+  description: Duration of the module in seconds.
+  returned: success
+  type: float
+  sample: 431.7
+file:
+  description: The file whose digest was wrong.
+  returned: when a source delivered wrong bytes
+  type: str
+  sample: model-00017-of-00119.safetensors
+expected:
+  description: The digest in the hub's API.
+  returned: when a source delivered wrong bytes
+  type: str
+  sample: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+got:
+  description: The digest of the bytes that came.
+  returned: when a source delivered wrong bytes
+  type: str
+  sample: 5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9
+needed_bytes:
+  description: Bytes that are missing.
+  returned: when there is too little space
+  type: int
+  sample: 540123456789
+free_bytes:
+  description: Bytes that are free.
+  returned: when there is too little space
+  type: int
+  sample: 1000000000
+used_by:
+  description: Releases, as C(<instance>/<release>), that link into the snapshot.
+  returned: when a snapshot that is in use should be removed
+  type: list
+  elements: str
+  sample: [kimi/3f2a9c]
+"""
+
+import random
+import threading
+import time
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import check_token, read_token
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
+    HttpClient,
+    RetryPolicy,
+    check_endpoint,
+    load_requests,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
+from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
+from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
+from ansible_collections.llmops.vllm.plugins.module_utils.store import (
+    Attributes,
+    check_store,
+    group_id,
+    parse_mode,
+    user_id,
+)
+
+ARGUMENT_SPEC: dict[str, Any] = {
+    "repo": {"type": "str", "required": True},
+    "revision": {"type": "str", "default": "main"},
+    "state": {"type": "str", "choices": ["present", "absent", "verified"], "default": "present"},
+    "store": {"type": "path", "default": "/srv/llm/store"},
+    "endpoint": {"type": "str", "default": "https://huggingface.co"},
+    "token": {"type": "str", "no_log": True},
+    "token_file": {"type": "path", "no_log": False},
+    "include": {"type": "list", "elements": "str", "default": []},
+    "exclude": {"type": "list", "elements": "str", "default": []},
+    "verify": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
+    "workers": {"type": "int", "default": 8},
+    "reserve_bytes": {"type": "int", "default": 1024**3},
+    "owner": {"type": "str"},
+    "group": {"type": "str"},
+    "file_mode": {"type": "str", "default": "0644"},
+    "directory_mode": {"type": "str", "default": "0755"},
+    "stall_timeout_seconds": {"type": "int", "default": 30},
+    "retries": {"type": "int", "default": 5},
+    "lock_timeout_seconds": {"type": "int", "default": 3600},
+    "ca_path": {"type": "path"},
+    "releases": {"type": "path", "default": "/srv/llm/releases"},
+}
+
+_RANGES = {
+    "workers": (1, 16),
+    "reserve_bytes": (0, 2**63),
+    "stall_timeout_seconds": (1, 3600),
+    "retries": (0, 100),
+    "lock_timeout_seconds": (0, 7 * 24 * 3600),
+}
+
+
+def _check_numbers(params: dict[str, Any]) -> None:
+    for name, (lowest, highest) in _RANGES.items():
+        if not lowest <= params[name] <= highest:
+            raise InvalidInputError(f"{name} must be from {lowest} to {highest}, not {params[name]}.")
+
+
+def _account(module: AnsibleModule, name: str) -> int | None:
+    """Return the id of owner or group; in check mode an earlier task may only have promised to create it."""
+    value = module.params[name]
+    if value is None:
+        return None
+    try:
+        return user_id(value) if name == "owner" else group_id(value)
+    except InvalidInputError as error:
+        if not module.check_mode:
+            raise
+        module.warn(f"{error.message} It is not compared in check mode.")
+        return None
+
+
+def _token(module: AnsibleModule) -> str | None:
+    params = module.params
+    if params["token_file"]:
+        token = read_token(params["token_file"])
+        module.no_log_values.add(token)
+        return token
+    return check_token(params["token"], "token") if params["token"] else None
+
+
+def _keeper(module: AnsibleModule, attributes: Attributes) -> SnapshotKeeper:
+    params = module.params
+    stop = threading.Event()
+    endpoint = check_endpoint(params["endpoint"])
+    policy = RetryPolicy(params["retries"], sleep=stop.wait, jitter=random.random)
+
+    def connect() -> Connection:
+        token = _token(module)
+        client = HttpClient(
+            endpoint,
+            requests=load_requests(),
+            token=token,
+            ca_path=params["ca_path"],
+            stall_seconds=float(params["stall_timeout_seconds"]),
+        )
+        return Connection(client, Hub(client, policy, has_token=token is not None), policy)
+
+    return SnapshotKeeper(
+        repo=check_repo(params["repo"]),
+        store=check_store(params["store"]),
+        endpoint=endpoint,
+        attributes=attributes,
+        check_mode=module.check_mode,
+        lock_timeout_seconds=float(params["lock_timeout_seconds"]),
+        connect=connect,
+        stop=stop,
+        sleep=time.sleep,
+        monotonic=time.monotonic,
+    )
+
+
+def _attributes(module: AnsibleModule) -> Attributes:
+    return Attributes(
+        file_mode=parse_mode("file_mode", module.params["file_mode"], 0o400),
+        directory_mode=parse_mode("directory_mode", module.params["directory_mode"], 0o700),
+        uid=_account(module, "owner"),
+        gid=_account(module, "group"),
+    )
+
+
+def _run(module: AnsibleModule) -> Outcome:
+    params = module.params
+    _check_numbers(params)
+    revision = check_revision(params["revision"])
+    attributes = _attributes(module)
+    keeper = _keeper(module, attributes)
+    if params["state"] == "absent":
+        return keeper.absent(revision, params["releases"])
+    wish = Wish(
+        include=tuple(params["include"]),
+        exclude=tuple(params["exclude"]),
+        full=params["state"] == "verified" or params["verify"] == "full",
+        attributes=attributes,
+        reserve_bytes=params["reserve_bytes"],
+        workers=params["workers"],
+    )
+    return keeper.present(revision, wish)
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec=ARGUMENT_SPEC, mutually_exclusive=[("token", "token_file")], supports_check_mode=True
+    )
+    started = time.monotonic()
+    try:
+        outcome = _run(module)
+    except LlmopsError as error:
+        module.fail_json(msg=error.message, **error.details)
+    for warning in outcome.warnings:
+        module.warn(warning)
+    module.exit_json(
+        changed=outcome.tracker.changed,
+        diff=outcome.tracker.as_diff(),
+        elapsed_seconds=round(time.monotonic() - started, 3),
+        **outcome.as_result(),
+    )
+
+
+if __name__ == "__main__":
+    main()

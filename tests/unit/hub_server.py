@@ -1,0 +1,268 @@
+"""A model hub on loopback for tests: API and content network on two origins, with faults on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+import struct
+import threading
+import time
+from collections import defaultdict, deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+REPO = "acme/tiny-model"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TOKEN = "hf_secret"
+
+
+def git_sha1(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def make_files(shards: int = 3, shard_bytes: int = 300_000) -> dict[str, bytes]:
+    files = {"config.json": b'{"model_type": "tiny"}\n', ".gitattributes": b"*.safetensors filter=lfs\n", "empty": b""}
+    for number in range(1, shards + 1):
+        seed = hashlib.sha256(str(number).encode()).digest()
+        data = (seed * (shard_bytes // len(seed) + 1))[:shard_bytes]
+        files[f"model-{number:05d}-of-{shards:05d}.safetensors"] = data
+    return files
+
+
+class Hub:
+    """``files`` is what the repository holds; ``fault(where, kind)`` breaks one answer of info, tree, resolve or cdn."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.names: dict[str, str] = {}  # path -> name that the API tells instead
+        self.refs = {"main": COMMIT, "v1.0": COMMIT, COMMIT: COMMIT, "refs/pr/1": COMMIT}
+        self.token: str | None = None
+        self.gated = False
+        self.info_has_digests = True
+        self.page_size = 2
+        self.chunked = False
+        self.log: list[tuple[str, str, dict[str, str]]] = []
+        self.faults: dict[str, deque[tuple[str, str | None]]] = defaultdict(deque)
+        self.truncate_after = 100_000
+        self.lock = threading.Lock()
+        self.api = _Server(self, _Api)
+        self.cdn = _Server(self, _Cdn)
+
+    @property
+    def endpoint(self) -> str:
+        return self.api.url
+
+    def fault(self, where: str, kind: str, times: int = 1, path: str | None = None) -> None:
+        self.faults[where].extend([(kind, path)] * times)
+
+    def take(self, where: str, path: str | None = None) -> str | None:
+        with self.lock:
+            queue = self.faults[where]
+            if queue and queue[0][1] in (None, path):
+                return queue.popleft()[0]
+        return None
+
+    def requests_to(self, where: str) -> list[tuple[str, str, dict[str, str]]]:
+        return [entry for entry in self.log if entry[0] == where]
+
+    def is_lfs(self, path: str) -> bool:
+        return path.endswith(".safetensors")
+
+    def blob(self, sha256: str) -> bytes | None:
+        return next(
+            (d for p, d in self.files.items() if self.is_lfs(p) and hashlib.sha256(d).hexdigest() == sha256), None
+        )
+
+    def close(self) -> None:
+        self.api.stop()
+        self.cdn.stop()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, hub: Hub, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self.hub = hub
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no error here."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    where = ""
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+    @property
+    def hub(self) -> Hub:
+        return self.server.hub
+
+    def note(self, where: str) -> None:
+        with self.hub.lock:
+            self.hub.log.append((where, self.path, dict(self.headers.items())))
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer_json(self, data: Any, **headers: str) -> None:
+        self.answer(200, json.dumps(data).encode(), Content_Type="application/json", **headers)
+
+    def general_fault(self, kind: str | None) -> bool:
+        if kind and kind.isdecimal():
+            self.answer(int(kind), b"no", **({"Retry_After": "7"} if kind == "429" else {}))
+            return True
+        if kind == "garbage":
+            self.answer(200, b"<html>welcome to the hotel</html>")
+            return True
+        return False
+
+    def serve(self, data: bytes, etag: str, kind: str | None) -> None:
+        start, status = 0, 200
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if_range = self.headers.get("If-Range")
+        if match and kind != "ignore_range" and if_range in (None, f'"{etag}"'):
+            start, status = int(match.group(1)), 206
+        if kind == "wrong_range":
+            start = max(0, start - 1)
+        if kind == "flip":
+            position = len(data) // 2
+            data = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+        self.send_response(status)
+        self.send_header("ETag", f'"{etag}"')
+        body = data[start:]
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if kind in ("truncate", "reset", "stall"):
+            self.wfile.write(body[: self.hub.truncate_after])
+            self.wfile.flush()
+            self._break(kind)
+        else:
+            self.wfile.write(body)
+
+    def _break(self, kind: str) -> None:
+        if kind == "stall":
+            time.sleep(2.5)
+        if kind == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+
+
+class _Api(_Handler):
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        if self.path.startswith("/api/models/"):
+            self.api(path[len("/api/models/") :])
+        elif path.startswith("/api/resolve-cache/"):
+            self.note("cache")
+            name = path[len("/api/resolve-cache/") :]
+            self.serve(self.hub.files[name], git_sha1(self.hub.files[name]), self.hub.take("cache", name))
+        else:
+            self.resolve(path)
+
+    def refused(self, repo: str) -> bool:
+        authorized = self.headers.get("Authorization") == f"Bearer {self.hub.token}"
+        if self.hub.token and not authorized:
+            self.answer(401, b"", X_Error_Code="RepoNotFound")
+        elif repo != REPO:
+            self.answer(404, b"", X_Error_Code="RepoNotFound")
+        elif self.hub.gated:
+            self.answer(403, b"", X_Error_Code="GatedRepo")
+        else:
+            return False
+        return True
+
+    def api(self, rest: str) -> None:
+        repo, _, question = rest.partition("/revision/")
+        where = "info"
+        if not question:
+            repo, _, question = rest.partition("/tree/")
+            where = "tree"
+        self.note(where)
+        if self.general_fault(self.hub.take(where)) or self.refused(repo):
+            return
+        commit = self.hub.refs.get(question)
+        if commit is None:
+            self.answer(404, b"", X_Error_Code="RevisionNotFound")
+        elif where == "info":
+            self.info(commit)
+        else:
+            self.tree()
+
+    def info(self, commit: str) -> None:
+        siblings: list[dict[str, Any]] = []
+        for path, data in self.hub.files.items():
+            item: dict[str, Any] = {"rfilename": self.hub.names.get(path, path)}
+            if self.hub.info_has_digests:
+                item.update(size=len(data), blobId=git_sha1(data))
+                if self.hub.is_lfs(path):
+                    item["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+            siblings.append(item)
+        self.answer_json({"id": REPO, "sha": commit, "siblings": siblings})
+
+    def tree(self) -> None:
+        start = int(re.search(r"cursor=(\d+)", self.path).group(1)) if "cursor=" in self.path else 0
+        entries: list[dict[str, Any]] = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": "dir"}]
+        for path, data in self.hub.files.items():
+            entry: dict[str, Any] = {"type": "file", "oid": git_sha1(data), "size": len(data), "path": path}
+            if self.hub.is_lfs(path):
+                entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+            entries.append(entry)
+        stop = start + self.hub.page_size
+        headers = {}
+        if stop < len(entries):
+            base = self.path.partition("?")[0]
+            headers["Link"] = f'<{self.server.url}{base}?recursive=true&cursor={stop}>; rel="next"'
+        self.answer_json(entries[start:stop], **headers)
+
+    def resolve(self, path: str) -> None:
+        self.note("resolve")
+        repo, _, rest = path[1:].partition("/resolve/")
+        name = rest.partition("/")[2]
+        kind = self.hub.take("resolve", name)
+        if self.general_fault(kind) or self.refused(repo):
+            return
+        if kind == "loop":
+            self.answer(302, b"", Location=self.path)
+        elif kind == "file_scheme":
+            self.answer(302, b"", Location="file:///etc/passwd")
+        elif self.hub.is_lfs(name):
+            sha256 = hashlib.sha256(self.hub.files[name]).hexdigest()
+            self.answer(302, b"", Location=f"{self.hub.cdn.url}/blobs/{sha256}?X-Amz-Signature=abc")
+        else:
+            self.answer(307, b"", Location=f"/api/resolve-cache/{name}")
+
+
+class _Cdn(_Handler):
+    def do_GET(self) -> None:
+        self.note("cdn")
+        if self.headers.get("Authorization"):
+            self.answer(400, b"Only one auth mechanism allowed")
+            return
+        sha256 = urlsplit(self.path).path.rpartition("/")[2]
+        data = self.hub.blob(sha256)
+        name = next(p for p, d in self.hub.files.items() if d is data)
+        kind = self.hub.take("cdn", name)
+        if not self.general_fault(kind):
+            self.serve(data, sha256, kind)

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils import http_client
+from ansible_collections.llmops.vllm.plugins.modules import model_shards
+from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub
+
+
+@pytest.fixture
+def run(run_module: Any, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(http_client.RetryPolicy, "pause", lambda *_args: None)
+
+    def call(**params: Any) -> dict[str, Any]:
+        defaults = {
+            "repo": REPO,
+            "store": str(tmp_path / "store"),
+            "releases": str(tmp_path / "releases"),
+            "endpoint": hub.endpoint,
+            "reserve_bytes": 0,
+        }
+        return run_module(model_shards, **{**defaults, **params})
+
+    return call
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "acme--tiny-model" / COMMIT
+
+
+def everything(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def warnings_of(result: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> str:
+    """Where a warning shows up in a process that is no AnsiballZ module depends on the version of ansible-core."""
+    return str(result.get("warnings")) + capsys.readouterr().err
+
+
+def assert_content(snapshot: Path, hub: Hub) -> None:
+    for path, data in hub.files.items():
+        assert (snapshot / path).read_bytes() == data
+
+
+def test_first_run_makes_the_snapshot_present_with_modes_and_manifest(run: Any, hub: Hub, snapshot: Path) -> None:
+    result = run()
+    total = sum(map(len, hub.files.values()))
+    assert result["changed"], result
+    assert result["path"] == str(snapshot)
+    assert (result["repo"], result["commit"], result["files"]) == (REPO, COMMIT, len(hub.files))
+    assert (result["total_bytes"], result["fetched_bytes"], result["reused_bytes"]) == (total, total, 0)
+    assert result["requests"] == len(hub.log)
+    assert_content(snapshot, hub)
+    assert not (snapshot / ".llmops" / "partial").exists()
+    manifest = json.loads((snapshot / ".llmops" / "manifest.json").read_text())
+    assert manifest["complete"] and manifest["repo"] == REPO and manifest["commit"] == COMMIT
+    shard = next(item for item in manifest["files"] if item["path"].endswith(".safetensors"))
+    status = os.stat(snapshot / shard["path"])
+    assert shard["algorithm"] == "sha256"
+    assert (shard["mtime_ns"], shard["ctime_ns"], shard["inode"]) == (
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_ino,
+    )
+    assert status.st_mode & 0o7777 == 0o644
+    assert os.stat(snapshot).st_mode & 0o7777 == 0o755
+
+
+def test_second_run_changes_nothing_and_asks_the_hub_once(run: Any, hub: Hub) -> None:
+    run()
+    hub.log.clear()
+    result = run()
+    assert not result["changed"]
+    assert result["requests"] == 1 and len(hub.log) == 1
+    assert result["fetched_bytes"] == 0 and result["reused_bytes"] == result["total_bytes"]
+
+
+def test_a_complete_pinned_snapshot_needs_neither_network_nor_requests(
+    run: Any, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(revision=COMMIT)
+    hub.log.clear()
+    monkeypatch.setitem(sys.modules, "requests", None)
+    result = run(revision=COMMIT)
+    assert not result["changed"] and result["requests"] == 0 and hub.log == []
+
+
+def test_check_mode_says_what_would_be_fetched_and_writes_nothing(run: Any, hub: Hub, tmp_path: Path) -> None:
+    result = run(check=True, diff=True)
+    assert result["changed"]
+    assert result["fetched_bytes"] == result["total_bytes"] == sum(map(len, hub.files.values()))
+    assert result["diff"]["before"]["config.json"] == "missing"
+    assert result["diff"]["after"]["config.json"] == "present, 23 bytes"
+    assert everything(tmp_path) == []
+    assert hub.requests_to("resolve") == []
+
+
+def test_check_mode_after_the_run_reports_no_difference(run: Any) -> None:
+    run()
+    result = run(check=True, diff=True)
+    assert not result["changed"] and result["diff"] == {"before": {}, "after": {}}
+
+
+def test_the_token_reaches_the_endpoint_and_never_the_content_network_or_the_result(
+    run: Any, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login other password other\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    hub.token = TOKEN
+    result = run(token=TOKEN)
+    assert result["changed"], result
+    assert all("Authorization" not in headers for _where, _path, headers in hub.requests_to("cdn"))
+    assert all(headers["Authorization"] == f"Bearer {TOKEN}" for _where, _path, headers in hub.requests_to("resolve"))
+    assert TOKEN not in json.dumps({**result, "invocation": None})
+
+
+def test_a_token_file_is_used_only_when_nobody_else_can_read_it(run: Any, hub: Hub, tmp_path: Path) -> None:
+    hub.token = TOKEN
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o640)
+    refused = run(token_file=str(path))
+    assert refused["failed"] and "0640" in refused["msg"]
+    path.chmod(0o600)
+    assert run(token_file=str(path))["changed"]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"repo": "acme/missing"}, "There is no repository acme/missing"),
+        ({"revision": "no-such"}, "has no branch, tag or commit 'no-such'"),
+        ({"repo": "no-slash"}, "org/name"),
+        ({"repo": "../../etc"}, "org/name"),
+        ({"revision": ""}, "revision must be"),
+        ({"workers": 17}, "workers must be from 1 to 16"),
+        ({"file_mode": "420"}, "file_mode must be a quoted octal string"),
+        ({"directory_mode": "0644"}, "directory_mode must be"),
+        ({"store": "relative"}, "store"),
+        ({"endpoint": "ftp://hub"}, "endpoint must be an http(s) URL"),
+        ({"endpoint": "http://user:pw@hub"}, "endpoint must be an http(s) URL"),
+        ({"owner": "no-such-user"}, "owner 'no-such-user' is no user of this host"),
+        ({"include": ["*.gguf"]}, "leave none of the 6 files"),
+        ({"state": "absent"}, "full commit id"),
+        ({"ca_path": "/no/such/bundle"}, "does not exist"),
+        ({"reserve_bytes": 2**62}, "shall stay free"),
+        ({"token": "two words"}, "token must hold one token"),
+    ],
+)
+def test_bad_input_fails_with_one_sentence_and_writes_nothing(
+    run: Any, tmp_path: Path, params: dict[str, Any], words: str
+) -> None:
+    if params.get("store") == "relative":
+        params = {"store": "/"}
+    result = run(**params)
+    assert result["failed"] and words in result["msg"], result["msg"]
+    assert everything(tmp_path) == []
+
+
+def test_private_and_gated_repositories_say_what_to_do(run: Any, hub: Hub) -> None:
+    hub.token = TOKEN
+    assert "give a token" in run()["msg"]
+    assert "the token given is wrong" in run(token="hf_other")["msg"]
+    hub.token, hub.gated = None, True
+    assert "accept its licence" in run()["msg"]
+
+
+def test_missing_requests_fails_by_name_and_only_warns_in_check_mode(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "requests", None)
+    assert "python3-requests" in run()["msg"]
+    result = run(check=True)
+    assert result["changed"] and "python3-requests" in warnings_of(result, capsys)
+
+
+def test_an_owner_that_does_not_exist_yet_is_a_warning_in_check_mode(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(check=True, owner="no-such-user")
+    assert not result.get("failed") and "no-such-user" in warnings_of(result, capsys)
+
+
+def test_a_changed_mode_is_repaired_without_fetching(run: Any, snapshot: Path) -> None:
+    run()
+    (snapshot / "config.json").chmod(0o600)
+    result = run(diff=True)
+    assert result["changed"] and result["fetched_bytes"] == 0
+    assert result["diff"] == {"before": {"mode of config.json": "0600"}, "after": {"mode of config.json": "0644"}}
+    assert not run()["changed"]
+
+
+def test_a_damaged_shard_is_found_by_full_verification_and_fetched_again(run: Any, hub: Hub, snapshot: Path) -> None:
+    run()
+    shard = snapshot / "model-00002-of-00003.safetensors"
+    before = os.stat(shard)
+    data = bytearray(shard.read_bytes())
+    data[1000] ^= 1
+    shard.write_bytes(data)
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    predicted = run(state="verified", check=True)
+    assert predicted["changed"] and predicted["damaged"] == [shard.name]
+    result = run(state="verified")
+    assert result["changed"] and result["damaged"] == [shard.name]
+    assert result["fetched_bytes"] == len(data)
+    assert_content(snapshot, hub)
+    assert not run(state="verified")["changed"]
+
+
+def test_absent_removes_the_snapshot_and_says_what_is_freed(run: Any, snapshot: Path) -> None:
+    run()
+    predicted = run(state="absent", revision=COMMIT, check=True)
+    assert snapshot.is_dir()
+    result = run(state="absent", revision=COMMIT)
+    assert result["changed"] and predicted["changed"]
+    assert result["freed_bytes"] == predicted["freed_bytes"] > 900_000
+    assert not snapshot.parent.exists()
+    assert not run(state="absent", revision=COMMIT)["changed"]
+
+
+def test_absent_refuses_while_a_release_links_into_the_snapshot(run: Any, snapshot: Path, tmp_path: Path) -> None:
+    run()
+    model = tmp_path / "releases" / "kimi" / "3f2a9c" / "model"
+    model.mkdir(parents=True)
+    (model / "a.safetensors").symlink_to(snapshot / "model-00001-of-00003.safetensors")
+    for check in (True, False):
+        result = run(state="absent", revision=COMMIT, check=check)
+        assert result["failed"] and "kimi/3f2a9c" in result["msg"] and result["used_by"] == ["kimi/3f2a9c"]
+    assert snapshot.is_dir()
