@@ -1,0 +1,70 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waits for a launch in short calls, so that a person sees its progress and no connection has to stay open for long."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+MODULE = "llmops.vllm.launch_gate"
+SLICE_SECONDS = 10
+REPEAT_SECONDS = 30.0
+
+display = Display()
+
+
+def elapsed(seconds: float) -> str:
+    """Return ``seconds`` as people read them: 42s, 4m10s, 1h02m."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+class ProgressLine:
+    """Prints a host's progress when it changed, and now and then when it did not."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._shown = ""
+        self._shown_at = 0.0
+
+    def show(self, progress: str, waited_seconds: float) -> None:
+        """Print one line if it is time to."""
+        now = time.monotonic()
+        if progress == self._shown and now - self._shown_at < REPEAT_SECONDS:
+            return
+        self._shown, self._shown_at = progress, now
+        display.display(f"    {self._host}: {progress}, {elapsed(waited_seconds)}")
+
+
+class ActionModule(ActionBase):
+    """Repeats the module until its verdict is final."""
+
+    _requires_connection = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result of the last call, which holds what all of them waited."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        del tmp
+        task_vars = task_vars or {}
+        arguments = dict(self._task.args)
+        arguments["slice_seconds"] = arguments.get("slice_seconds") or SLICE_SECONDS
+        line = ProgressLine(str(task_vars.get("inventory_hostname", "host")))
+        while True:
+            answer: dict[str, Any] = self._execute_module(
+                module_name=MODULE, module_args=arguments, task_vars=task_vars
+            )
+            if answer.get("verdict") != "waiting" or answer.get("failed"):
+                result.update(answer)
+                return result
+            line.show(answer["progress"], answer["waited_seconds"])
+            # The launch of the first slice is the one that all the others follow.
+            arguments["invocation_id"] = answer["invocation_id"]
+            arguments["waited_seconds"] = answer["waited_seconds"]

@@ -1,0 +1,268 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vllm_instance_info
+short_description: Read which release of a vLLM instance is current, proven and serving
+version_added: 0.1.0
+description:
+  - Reads the releases of an instance, their receipts, and the state of the instance's systemd unit.
+  - Changes nothing and asks the engine nothing; use M(llmops.vllm.launch_gate) to prove that it answers.
+extends_documentation_fragment:
+  - llmops.vllm.attributes
+  - llmops.vllm.attributes.actiongroup_vllm
+  - llmops.vllm.attributes.info_module
+options:
+  instance:
+    description: Name of the instance, such as V(kimi).
+    type: str
+    required: true
+  root:
+    description: Directory that holds C(instances/) and C(releases/).
+    type: path
+    default: /srv/llm
+  unit:
+    description: Full name of the systemd unit. The default is C(vllm@INSTANCE.service).
+    type: str
+author:
+  - llmops.vllm maintainers (@llmops)
+seealso:
+  - module: llmops.vllm.launch_gate
+"""
+
+EXAMPLES = r"""
+- name: What does this host serve?
+  llmops.vllm.vllm_instance_info:
+    instance: kimi
+  register: kimi
+
+- name: Deploy only where the release is not proven already
+  ansible.builtin.debug:
+    msg: "{{ kimi.current.release_id }} is proven and serving"
+  when: kimi.proven
+"""
+
+RETURN = r"""
+exists:
+  description: Whether anything of the instance lies on the disk.
+  returned: success
+  type: bool
+  sample: true
+current:
+  description: The release that the link C(current) leads to, or V(null).
+  returned: success
+  type: dict
+  contains:
+    release_id:
+      description: Identifier of the release; empty when the link leads out of the instance's releases.
+      returned: always
+      type: str
+      sample: 3f7a9c1e22b4
+    path:
+      description: Directory of the release.
+      returned: always
+      type: str
+      sample: /srv/llm/releases/kimi/3f7a9c1e22b4
+    receipt:
+      description: The content of C(release.json), or V(null).
+      returned: always
+      type: dict
+      sample: {"outcome": "proven", "invocation_id": "0123456789abcdef0123456789abcdef"}
+previous:
+  description: The release that the link C(previous) leads to, or V(null).
+  returned: success
+  type: dict
+  contains:
+    release_id:
+      description: Identifier of the release; empty when the link leads out of the instance's releases.
+      returned: always
+      type: str
+      sample: 8d01b6c04e17
+    path:
+      description: Directory of the release.
+      returned: always
+      type: str
+      sample: /srv/llm/releases/kimi/8d01b6c04e17
+    receipt:
+      description: The content of C(release.json), or V(null).
+      returned: always
+      type: dict
+      sample: {"outcome": "proven", "invocation_id": "fedcba9876543210fedcba9876543210"}
+releases:
+  description: Every release on the disk, by identifier.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    release_id:
+      description: Identifier of the release.
+      returned: always
+      type: str
+      sample: 3f7a9c1e22b4
+    proven:
+      description: Whether the receipt says that a launch of it has proved itself.
+      returned: always
+      type: bool
+      sample: true
+proven_release:
+  description: Whether the receipt of the current release says that it has proved itself.
+  returned: success
+  type: bool
+  sample: true
+serving:
+  description: Whether the unit is active with a main process.
+  returned: success
+  type: bool
+  sample: true
+proven:
+  description:
+    - Whether the current release is proven and the unit serves a launch of it.
+    - Such a launch is the one in the receipt, or one that began after the link C(current) was made (a restart or a
+      reboot).
+  returned: success
+  type: bool
+  sample: true
+unit:
+  description: The unit as systemd shows it; empty values when the unit or systemd is not there.
+  returned: success
+  type: dict
+  contains:
+    name:
+      description: Name of the unit.
+      returned: always
+      type: str
+      sample: vllm@kimi.service
+    systemd:
+      description: Whether systemd answers on this host.
+      returned: always
+      type: bool
+      sample: true
+    load_state:
+      description: C(LoadState), V(not-found) for an unknown unit.
+      returned: always
+      type: str
+      sample: loaded
+    active_state:
+      description: C(ActiveState).
+      returned: always
+      type: str
+      sample: active
+    sub_state:
+      description: C(SubState).
+      returned: always
+      type: str
+      sample: running
+    result:
+      description: C(Result), how the last launch ended.
+      returned: always
+      type: str
+      sample: success
+    invocation_id:
+      description: C(InvocationID), the identity of the launch.
+      returned: always
+      type: str
+      sample: 0123456789abcdef0123456789abcdef
+    main_pid:
+      description: C(MainPID), 0 when there is none.
+      returned: always
+      type: int
+      sample: 4711
+    n_restarts:
+      description: C(NRestarts), automatic restarts.
+      returned: always
+      type: int
+      sample: 0
+    exec_main_code:
+      description: C(ExecMainCode); 1 exited, 2 killed, 3 dumped core, 0 not ended.
+      returned: always
+      type: int
+      sample: 0
+    exec_main_status:
+      description: C(ExecMainStatus), exit status or signal.
+      returned: always
+      type: int
+      sample: 0
+    control_group:
+      description: C(ControlGroup).
+      returned: always
+      type: str
+      sample: /system.slice/vllm@kimi.service
+    unit_file_state:
+      description: C(UnitFileState).
+      returned: always
+      type: str
+      sample: enabled
+    status_text:
+      description: C(StatusText), what the service told systemd.
+      returned: always
+      type: str
+      sample: ""
+    exec_main_start_seconds:
+      description: When the main process started, in seconds of CLOCK_MONOTONIC; 0 when never.
+      returned: always
+      type: float
+      sample: 5123.4
+    active_enter_seconds:
+      description: When the unit became active, in seconds of CLOCK_MONOTONIC; 0 when never.
+      returned: always
+      type: float
+      sample: 5123.5
+"""
+
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import Release, is_proven, read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState, run_command, show_unit
+
+
+def started_at(unit: UnitState) -> float:
+    """Return when the main process started, in seconds since the epoch; 0 when it never did."""
+    if not unit.exec_main_start_seconds:
+        return 0.0
+    return time.time() - time.monotonic() + unit.exec_main_start_seconds
+
+
+def as_result(release: Release | None) -> dict[str, object] | None:
+    """Return a release for the result, or None."""
+    return release.as_dict() if release is not None else None
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "instance": {"type": "str", "required": True},
+            "root": {"type": "path", "default": "/srv/llm"},
+            "unit": {"type": "str"},
+        },
+        supports_check_mode=True,
+    )
+    name = module.params["instance"]
+    try:
+        instance = read_instance(module.params["root"], name)
+        unit = show_unit(run_command, module.params["unit"] or f"vllm@{name}.service")
+    except LlmopsError as exc:
+        module.fail_json(msg=exc.message, **exc.details)
+    for warning in instance.warnings:
+        module.warn(warning)
+    module.exit_json(
+        changed=False,
+        exists=instance.exists,
+        current=as_result(instance.current),
+        previous=as_result(instance.previous),
+        releases=[{"release_id": release.release_id, "proven": release.proven} for release in instance.releases],
+        proven_release=instance.current is not None and instance.current.proven,
+        serving=unit.serving,
+        proven=is_proven(instance, unit, started_at(unit)),
+        unit=unit.as_dict(),
+    )
+
+
+if __name__ == "__main__":
+    main()
