@@ -22,14 +22,18 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 run() { ansible-test "$@" </dev/null 2>&1 | tee "$log"; }
+give_up() { # the errors once more, below the noise of pip
+  grep '^ERROR' "$log" || true
+  exit 1
+}
 
 if ! run "$@"; then
   # It fetches get-pip.py from a server of its own. Where that cannot be reached, any package index will do.
   wanted=$(sed --quiet 's/^The bootstrap script can be manually downloaded and saved to: //p' "$log" | head --lines=1)
-  [[ -n $wanted ]] || exit 1
+  [[ -n $wanted ]] || give_up
   echo "ansible_test.sh: get-pip.py cannot be downloaded, ensurepip stands in for it" >&2
   cp "$standin" "$wanted"
-  run "$@"
+  run "$@" || give_up
 fi
 
 left_out='All targets skipped|No tests applicable|no tests ran|Skipping sanity test'

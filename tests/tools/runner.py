@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 Obstacle = Callable[[], "str | None"]
+GRACE_SECONDS = 20
 TAIL_LINES = 60
 INHERITED_BY_MISTAKE = re.compile(r"^(ANSIBLE_|MOLECULE_|PYTHON(PATH|HOME)$|PYTEST_|MYPY|GIT_|MAKE|MFLAGS|VIRTUAL_ENV)")
 
@@ -135,7 +137,11 @@ class Runner:
 
     def _variables(self, step: Step) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not INHERITED_BY_MISTAKE.match(name)}
-        path = f"{self.root / step.environment / 'bin'}{os.pathsep}{inherited.get('PATH', os.defpath)}"
+        # A shim of a Python that is not enabled does not start; ansible's discovery on localhost would choose it.
+        inherited_path = [
+            part for part in inherited.get("PATH", os.defpath).split(os.pathsep) if Path(part).name != "shims"
+        ]
+        path = os.pathsep.join([str(self.root / step.environment / "bin"), *inherited_path])
         plain = {"ANSIBLE_NOCOLOR": "1", "NO_COLOR": "1", "PY_COLORS": "0", "PYTHONUNBUFFERED": "1"}
         return {**inherited, **plain, "LC_ALL": "C.UTF-8", "PATH": path, **step.variables}
 
@@ -148,15 +154,13 @@ def _unmet(step: Step, earlier: list[Outcome]) -> str | None:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a command and what it started: politely, then surely."""
-    for number, patience_seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(timeout=patience_seconds)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """End a command, politely at first, and surely whatever it started."""
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=GRACE_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def missing_proof(step: Step, output: str) -> str:

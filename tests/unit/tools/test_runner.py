@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -94,10 +95,16 @@ def test_a_step_is_not_run_when_the_one_before_it_failed(runner, run):
 
 
 def test_a_command_that_does_not_end_is_ended_with_its_children(runner, run, tmp_path):
-    outcome = run(shell(runner, f"sleep 60 & echo $! > {tmp_path}/pid; wait", timeout_seconds=1))[0]
+    outcome = run(shell(runner, f"(trap '' TERM; exec sleep 60) & echo $! > {tmp_path}/pid; wait", timeout_seconds=1))[
+        0
+    ]
     assert "did not end within 1 s" in outcome.detail
     status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-    assert not status.exists() or status.read_text().split()[2] == "Z"
+    for _ in range(500):
+        if not status.exists() or status.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.01)
+    pytest.fail("the child lives on")
 
 
 def test_a_command_that_is_not_there_fails(runner, run):
