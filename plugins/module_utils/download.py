@@ -32,6 +32,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Re
 
 _READ_BYTES = 1024 * 1024
 _SYNC_BYTES = 256 * 1024 * 1024
+_JOURNAL_FROM_BYTES = 4 * 1024 * 1024
 
 
 class StoppedError(Exception):
@@ -88,12 +89,13 @@ class Transfer:
         self._digester = part.file.digester()
         journal = part.load()
         self._origin, self._etag = journal.origin, journal.etag
-        self._synced = 0
+        self._safe = self._synced = 0
         self._last_url = self._url
         try:
             self._writer = open_writer(part.path, self._hash_prefix(part.resumable_bytes()))
         except OSError as error:
             raise disk_error(error, part, 0) from error
+        self._safe = min(journal.good_until, self._writer.position)
 
     def run(self, install: Callable[[int], None]) -> None:
         """Fetch and verify the file and call ``install`` with its open descriptor.
@@ -160,6 +162,8 @@ class Transfer:
             self._last_url = response.url
             self._accept(response, offset)
             self._origin, self._etag = origin_of(response.url), response.headers.get("ETag", "")
+            if self._file.size > _JOURNAL_FROM_BYTES:
+                self._part.save(self._safe, self._origin, self._etag)
             self._receive(response)
 
     def _accept(self, response: Response, offset: int) -> None:
@@ -215,13 +219,13 @@ class Transfer:
     def _restart(self) -> None:
         self._writer.restart()
         self._digester = self._file.digester()
-        self._synced = 0
+        self._safe = self._synced = 0
         self._origin = self._etag = ""
 
     def _save(self) -> None:
-        safe = self._writer.sync()
+        self._safe = self._writer.sync()
         self._synced = self._writer.position
-        self._part.save(safe, self._origin, self._etag)
+        self._part.save(self._safe, self._origin, self._etag)
 
     def _keep(self) -> None:
         try:

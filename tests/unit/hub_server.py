@@ -33,7 +33,7 @@ def make_files(shards: int = 3, shard_bytes: int = 300_000) -> dict[str, bytes]:
 
 
 class Hub:
-    """``files`` is what the repository holds; ``fault(where, kind)`` breaks one answer of info, tree, resolve or cdn."""
+    """``files`` is what the repository holds; ``fault()`` breaks one answer of info, tree, resolve, cache or cdn."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         start, status = 0, 200
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if_range = self.headers.get("If-Range")
-        if match and kind != "ignore_range" and if_range in (None, f'"{etag}"'):
+        if match and kind not in ("ignore_range", "truncate_from_start") and if_range in (None, f'"{etag}"'):
             start, status = int(match.group(1)), 206
         if kind == "wrong_range":
             start = max(0, start - 1)
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if kind in ("truncate", "reset", "stall"):
+        if kind in ("truncate", "truncate_from_start", "reset", "stall"):
             self.wfile.write(body[: self.hub.truncate_after])
             self.wfile.flush()
             self._break(kind)
