@@ -11,6 +11,7 @@ import yaml
 ROLES_FOLDER = Path(__file__).parents[3] / "roles"
 ROLES = sorted(path for path in ROLES_FOLDER.glob("*") if path.is_dir() and any(path.rglob("*.*")))
 FILES = ("README.md", "defaults/main.yml", "meta/argument_specs.yml", "meta/main.yml", "tasks/main.yml")
+TYPES = {"bool", "bytes", "dict", "float", "int", "json", "list", "path", "raw", "str"}
 
 each_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 
@@ -33,8 +34,8 @@ def options(role: Path) -> dict[str, Any]:
 
 
 def incomplete(option: dict[str, Any], path: str) -> list[str]:
-    """Paths of the options, also nested ones, without description or type."""
-    found = [path] if not option.get("description") or not option.get("type") else []
+    """Paths of the options, also nested ones, without description or a type that Ansible knows."""
+    found = [path] if not option.get("description") or option.get("type") not in TYPES else []
     for name, nested in (option.get("options") or {}).items():
         found += incomplete(nested, f"{path}.{name}")
     return found
