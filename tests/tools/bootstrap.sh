@@ -12,6 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly uv_home=.cache/uv-venv
+export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true} # as pip on Debian does: a site may have an authority of its own
 
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
 die() {
