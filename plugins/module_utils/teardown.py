@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import Cgroup
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Identity, Process
 
 ORPHAN_TITLE = re.compile(r"VLLM::\S+")
-UNSELECTIVE_PROBES = ("", "\0", "/\0")
 
 
 @dataclass(frozen=True)
@@ -93,17 +91,6 @@ class Plan:
     def blocking(self) -> tuple[Foreign, ...]:
         """What makes a clean host impossible."""
         return tuple(other for other in self.protected + self.foreign if other.blocking)
-
-
-def anchored(option: str, pattern: str) -> re.Pattern[str]:
-    """Compile a pattern that is always matched as a whole; InvalidInputError if it is wrong or selects everything."""
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise InvalidInputError(f"{option} {pattern!r} is not a regular expression: {error}.") from error
-    if any(compiled.fullmatch(probe) for probe in UNSELECTIVE_PROBES):
-        raise InvalidInputError(f"{option} {pattern!r} matches anything; name the program.")
-    return compiled
 
 
 def protected_pids(processes: Mapping[int, Process], self_pid: int) -> frozenset[int]:

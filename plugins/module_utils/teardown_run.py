@@ -18,10 +18,11 @@ from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     LlmopsError,
     PreconditionError,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.patterns import anchored
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.signals import Executor, Host, Outcome, Sender, Survivor
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, run_command
-from ansible_collections.llmops.vllm.plugins.module_utils.teardown import Foreign, Plan, Selector, anchored, tree
+from ansible_collections.llmops.vllm.plugins.module_utils.teardown import Foreign, Plan, Selector, tree
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
     GpuMemory,
     GpuUse,

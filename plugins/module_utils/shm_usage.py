@@ -1,0 +1,224 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who uses a shared-memory object or a socket: what ``/proc`` shows, and what the kernel answers.
+
+``/proc`` names the processes, by device and inode, so that other mount namespaces and deleted names count. The kernel
+grants a write lease on a file only while nobody else has it open or mapped (fcntl(2), F_SETLEASE), in whatever
+namespace and whoever asks; and it refuses a connection to a socket that nobody listens on. Both must agree.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
+from ansible_collections.llmops.vllm.plugins.module_utils.shm import (
+    IN_USE,
+    NOT_PROVABLE,
+    SOCKET,
+    UNUSED,
+    ShmObject,
+    Usage,
+)
+
+GONE = "gone"
+CHANGED = "changed"
+NOT_PERMITTED = "not_permitted"
+DELETED = " (deleted)"
+
+
+def find_usage(proc: ProcFs, candidates: Sequence[ShmObject]) -> Usage:
+    """Look through every process for the candidates; costs nothing when there are none."""
+    if not candidates:
+        return Usage({}, frozenset(), frozenset(), 0)
+    return _Search(proc, candidates).run()
+
+
+class _Search:
+    def __init__(self, proc: ProcFs, candidates: Sequence[ShmObject]) -> None:
+        self._proc = proc
+        files = [found for found in candidates if found.family.kind != SOCKET]
+        self._keys = {found.key for found in files}
+        self._names = {found.name for found in files}
+        self._want_sockets = len(files) < len(candidates)
+        self._users: dict[tuple[int, int], set[int]] = {}
+        self._socket_names: set[str] = set()
+        self._unreadable: dict[int, frozenset[int]] = {}
+        devices = {f"{os.major(device):02x}:{os.minor(device):02x}": device for device, _inode in self._keys}
+        self._devices = {text.encode("ascii"): device for text, device in devices.items()}
+        self._mapping = re.compile(rb" (%s) (\d+) " % b"|".join(self._devices)) if devices else None
+
+    def run(self) -> Usage:
+        """Look at all processes."""
+        namespaces: set[str] = set()
+        if self._want_sockets:
+            self._add_sockets("")
+        for pid in self._proc.pids():
+            try:
+                self._look_at(pid, namespaces)
+            except PermissionError:
+                self._note_unreadable(pid)
+        uids = frozenset(uid for some in self._unreadable.values() for uid in some)
+        users = {key: frozenset(pids) for key, pids in self._users.items()}
+        return Usage(users, frozenset(self._socket_names), uids, len(self._unreadable))
+
+    def _look_at(self, pid: int, namespaces: set[str]) -> None:
+        if self._mapping is not None:
+            for device, inode in set(self._mapping.findall(self._maps(pid))):
+                self._add_user((self._devices[device], int(inode)), pid)
+            for path, link in self._proc.open_files(pid):
+                self._look_at_file(pid, path, link)
+        if self._want_sockets:
+            namespace = _link(f"{self._proc.root}/{pid}/ns/net")
+            if namespace and namespace not in namespaces:
+                namespaces.add(namespace)
+                self._add_sockets(str(pid))
+
+    def _maps(self, pid: int) -> bytes:
+        try:
+            with open(f"{self._proc.root}/{pid}/maps", "rb", buffering=0) as stream:
+                return stream.read()
+        except (FileNotFoundError, ProcessLookupError):
+            return b""
+
+    def _look_at_file(self, pid: int, path: str, link: str) -> None:
+        # The last part of the link is the object's name in whatever mount namespace it was opened; comparing it first
+        # spares a stat of everything else, which could be on a dead network filesystem and never return.
+        name = link.rpartition("/")[2]
+        if name in self._names or (name.endswith(DELETED) and name[: -len(DELETED)] in self._names):
+            try:
+                status = os.stat(path)
+            except PermissionError:
+                raise
+            except OSError:
+                return
+            self._add_user((status.st_dev, status.st_ino), pid)
+
+    def _add_user(self, key: tuple[int, int], pid: int) -> None:
+        if key in self._keys:
+            self._users.setdefault(key, set()).add(pid)
+
+    def _add_sockets(self, pid: str) -> None:
+        self._socket_names.update(path.rpartition("/")[2] for _inode, path in self._proc.unix_sockets(pid))
+
+    def _note_unreadable(self, pid: int) -> None:
+        process = self._proc.process(pid)
+        if process is not None and process.alive and not process.kernel_thread:
+            self._unreadable[pid] = frozenset(process.uids)
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except PermissionError:
+        raise
+    except OSError:
+        return ""
+
+
+def ask_kernel(found: ShmObject) -> str:
+    """Return UNUSED, IN_USE or NOT_PROVABLE; CHANGED or GONE when the object is not what was found."""
+    return _probe(found, remove=False, must_confirm=True)
+
+
+def remove(found: ShmObject, must_confirm: bool) -> str:
+    """Remove an object that the kernel still reports unused (or, unless ``must_confirm``, says nothing about).
+
+    Returns UNUSED when it is removed, and otherwise the reason why not. The name is removed relative to its open
+    directory, only while it means the very object that was judged. No symbolic link is followed.
+    """
+    return _probe(found, remove=True, must_confirm=must_confirm)
+
+
+def _probe(found: ShmObject, *, remove: bool, must_confirm: bool) -> str:
+    try:
+        directory = os.open(found.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return GONE
+    except OSError:
+        return NOT_PROVABLE
+    try:
+        with _open(found, directory) as descriptor, _lease_breaks_ignored() as leases:
+            answer = _answer(found, descriptor, leases)
+            if remove and (answer == UNUSED or (answer == NOT_PROVABLE and not must_confirm)):
+                return _unlink(found, directory)
+            return answer
+    except FileNotFoundError:
+        return GONE
+    except OSError as error:
+        return CHANGED if error.errno in (errno.ELOOP, errno.ENXIO) else NOT_PROVABLE
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def _open(found: ShmObject, directory: int) -> Iterator[int]:
+    """Open the object itself; a socket, or a file that may not be read, only as a path."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        kind = os.O_PATH if found.family.kind == SOCKET else os.O_RDONLY | os.O_NONBLOCK
+        descriptor = os.open(found.name, flags | kind, dir_fd=directory)
+    except PermissionError:
+        descriptor = os.open(found.name, flags | os.O_PATH, dir_fd=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _lease_breaks_ignored() -> Iterator[bool]:
+    """Whether a lease may be taken: an open by somebody else breaks it with SIGIO, which by default would end us."""
+    try:
+        previous = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    except ValueError:  # not the main thread
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        signal.signal(signal.SIGIO, signal.SIG_DFL if previous is None else previous)
+
+
+def _answer(found: ShmObject, descriptor: int, leases: bool) -> str:
+    if not found.is_still(os.fstat(descriptor)):
+        return CHANGED
+    if found.family.kind == SOCKET:
+        return _answer_of_socket(descriptor)
+    return _answer_of_file(descriptor) if leases else NOT_PROVABLE
+
+
+def _answer_of_file(descriptor: int) -> str:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        # Every other error means that no lease can be had on this filesystem or by this user.
+        return IN_USE if error.errno == errno.EAGAIN else NOT_PROVABLE
+    return UNUSED
+
+
+def _answer_of_socket(descriptor: int) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        code = client.connect_ex(f"/proc/self/fd/{descriptor}")
+    if code == errno.ECONNREFUSED:
+        return UNUSED
+    return IN_USE if code in (0, errno.EAGAIN, errno.EINPROGRESS, errno.EPROTOTYPE) else NOT_PROVABLE
+
+
+def _unlink(found: ShmObject, directory: int) -> str:
+    if not found.is_still(os.stat(found.name, dir_fd=directory, follow_symlinks=False)):
+        return CHANGED
+    try:
+        os.unlink(found.name, dir_fd=directory)
+    except PermissionError:
+        return NOT_PERMITTED
+    return UNUSED
