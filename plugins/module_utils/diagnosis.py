@@ -165,7 +165,7 @@ class _Reader:
                 if line.from_manager:
                     parsed = Line(line.number, line.text, line.text, "", "systemd", line.time, True)
                 self.interesting.append(parsed)
-                if parsed.body.startswith("AssertionError") or parsed.body.startswith("KeyError"):
+                if parsed.body.startswith("AssertionError"):
                     self._sources[line.number] = self._before
             stripped = line.text.rstrip()
             if stripped:
@@ -174,8 +174,11 @@ class _Reader:
                     self._before = stripped
 
     def source_of(self, line: Line) -> str:
-        """Return the source line above an exception that says nothing itself."""
-        return self._sources.get(line.number, "") if line.body in ("AssertionError", "AssertionError:") else ""
+        """Return the indented source line above an exception that says nothing itself."""
+        if line.body not in ("AssertionError", "AssertionError:"):
+            return ""
+        body = parse_line(0, self._sources.get(line.number, "")).body
+        return body.strip() if body[:1] in (" ", "\t") else ""
 
 
 def _index(lines: Sequence[Line], pattern: re.Pattern[str], last: bool = False) -> int:

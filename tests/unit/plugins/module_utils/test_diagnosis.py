@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import (
+    diagnose,
+    lines_of_entries,
+    lines_of_text,
+    main,
+    parse_line,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_causes import CAUSES, MANAGER_CAUSES
+from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
+
+HEAD = """\
+(APIServer pid=100) INFO 03-01 10:00:00 [api_utils.py:286] non-default args: {'model': '/srv/llm/m', 'port': 8000}
+(APIServer pid=100) WARNING 03-01 10:00:00 [system_utils.py:255] Found ulimit of 1024 and failed to automatically \
+increase with error x. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.
+"""
+FP8 = """\
+(APIServer pid=100) INFO 03-01 10:00:05 [cache.py:361] Using fp8_e4m3 data type to store kv cache.
+(EngineCore pid=101) INFO 03-01 10:00:09 [core.py:133] Initializing a V1 LLM engine with config: dtype=torch.bfloat16, \
+kv_cache_dtype=fp8_e4m3, device_config=cpu
+"""
+UP = "INFO:     Application startup complete.\n"
+WORKER_END = """\
+(EngineCore pid=101) ERROR 03-01 10:01:02 [core.py:1510] EngineCore failed to start.
+(EngineCore pid=101) ERROR 03-01 10:01:02 [core.py:1510] Exception: WorkerProc initialization failed due to an \
+exception in a background process. See stack trace for root cause.
+Process EngineCore:
+Traceback (most recent call last):
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+
+
+def worker(message):
+    start = "(Worker_TP0 pid=102) ERROR 03-01 10:01:00 [multiproc_executor.py:953] "
+    return "".join(
+        f"{start}{line}\n"
+        for line in (
+            "Traceback (most recent call last):",
+            '  File "/srv/x.py", line 5, in load',
+            "    raise it",
+            message,
+        )
+    )
+
+
+def crash(message):
+    return f"""{worker(message)}\
+(EngineCore pid=101) ERROR 03-01 10:01:01 [core.py:1512] EngineCore encountered a fatal error.
+(EngineCore pid=101) ERROR 03-01 10:01:01 [core.py:1512] RuntimeError: Worker failed with error 'x', please check the \
+stack trace above for the root cause
+(APIServer pid=100) ERROR 03-01 10:01:01 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore \
+encountered an issue. See stack trace (above) for the root cause.
+INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error
+/usr/lib/python3.11/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 2 leaked \
+shared_memory objects to clean up at shutdown
+"""
+
+
+def of(text):
+    return diagnose(lines_of_text(text))
+
+
+def test_the_founding_case_is_named_with_the_line_of_this_launch_that_asked_for_fp8():
+    found = of(HEAD + FP8 + UP + crash("RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"))
+    assert (found.verdict, found.cause_class) == ("cause", "attention_backend_unsupported")
+    assert found.title == "the checkpoint asks for an FP8 KV cache that no attention backend here takes"
+    assert found.evidence[0].text.endswith("RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn")
+    assert found.evidence[0].process == "Worker_TP0 pid=102"
+    assert any("kv_cache_dtype=fp8_e4m3" in evidence.text for evidence in found.evidence[1:])
+    assert "leaked shared_memory" in found.misleading_last_line
+    assert "disable_fp8_kv_cache" in found.remedy and "vllm_service_patches" in found.remedy
+    assert "vllm_service_arguments.kv-cache-dtype: bfloat16" in found.remedy
+
+
+def test_the_founding_case_as_the_selector_words_it():
+    message = (
+        "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=576, "
+        "dtype=torch.bfloat16, use_mla=True). Reasons: {TRITON_MLA: [kv_cache_dtype not supported]}."
+    )
+    found = of(HEAD + FP8 + worker(message) + WORKER_END)
+    assert "disable_fp8_kv_cache" in found.remedy
+    assert found.misleading_last_line.startswith("RuntimeError: Engine core initialization failed")
+
+
+def test_an_fp8_cache_asked_for_by_an_argument_is_told_from_one_of_the_checkpoint():
+    head = HEAD.replace("'port': 8000", "'port': 8000, 'kv_cache_dtype': 'fp8'")
+    found = of(head + FP8 + UP + crash("RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"))
+    assert found.title.startswith("the arguments ask for an FP8 KV cache")
+    assert found.remedy.startswith("remove vllm_service_arguments.kv-cache-dtype")
+
+
+def test_the_same_mismatch_without_an_fp8_cache_is_located_and_not_explained():
+    found = of(HEAD + UP + crash("RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"))
+    assert (found.cause_class, found.confidence) == ("unclassified", 0.4)
+
+
+KNOWN = [
+    ("FileNotFoundError: Weight files referenced in index but missing: {'/m/a'}", "weights_corrupt_or_missing"),
+    ("safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too large",
+     "weights_corrupt_or_missing"),
+    ("FileNotFoundError: No such file or directory: /m/model-00001.safetensors", "weights_corrupt_or_missing"),
+    ("AssertionError: Attempted to load weight (torch.Size([8])) into parameter", "weights_mismatch"),
+    ("ValueError: Failed to find a kernel that can implement the NVFP4 linear layer. Reasons:", "quant_dtype_mismatch"),
+    ("RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required", "shm_exhausted"),
+    ("ValueError: No available memory for the cache blocks. Try increasing it", "kv_cache_too_small"),
+    ("RuntimeError: Resource temporarily unavailable", "host_limits"),
+    ("RuntimeError: [enforce fail at socket.cc:24] rv != -1. -1 vs -1. socket: Too many open files", "host_limits"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "cuda_oom"),
+    ("ValueError: Free memory on device cuda:0 (1/95 GiB) on startup is less than desired", "gpu_memory_busy_at_start"),
+    ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "kernel_arch_unsupported"),
+    ("KeyError: 'original_max_position_embeddings'", "config_invalid"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "cause_class"), KNOWN)
+def test_known_failures_of_a_worker_are_classified(message, cause_class):
+    found = of(HEAD + worker(message) + WORKER_END)
+    assert (found.verdict, found.cause_class) == ("cause", cause_class)
+    assert found.evidence[0].text.endswith(message)
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("tail", "cause_class"),
+    [
+        ("vllm: error: unrecognized arguments: --no-such-flag 1\n", "config_invalid"),
+        ("OSError: [Errno 98] Address already in use\n", "port_in_use"),
+        (
+            "  Value error, Total number of attention heads (8) must be divisible by tensor parallel size (3).\n",
+            "config_invalid",
+        ),
+        (
+            "  Value error, Model architectures ['FooForCausalLM'] are not supported for now.\n",
+            "model_arch_unsupported",
+        ),
+        ("RuntimeError: Failed to infer device type, please set it\n", "no_gpu_visible"),
+    ],
+)
+def test_known_failures_before_the_engine_starts_are_classified(tail, cause_class):
+    assert of(HEAD + "Traceback (most recent call last):\n" + tail).cause_class == cause_class
+
+
+def test_a_missing_system_library_is_found_in_the_warning_that_names_it():
+    warning = (
+        "(Worker pid=102) WARNING 03-01 10:00:10 [import_utils.py:30] Failed to import from vllm._C: ImportError("
+        "'libnuma.so.1: cannot open shared object file')\n"
+    )
+    later = worker("AttributeError: '_OpNamespace' '_C' object has no attribute 'init_cpu_memory_env'")
+    found = of(HEAD + warning + later + WORKER_END)
+    assert found.evidence[0].text == warning.strip() and "libnuma1" in found.remedy
+
+
+def test_a_bare_assertion_is_explained_by_its_source_line():
+    start = "(Worker_TP0 pid=102) ERROR 03-01 10:01:00 [multiproc_executor.py:953] "
+    source = f"{start}    assert loaded_weight.shape[output_dim] == self.org_vocab_size\n{start}           ^^^^\n"
+    found = of(HEAD + source + f"{start}AssertionError\n" + WORKER_END)
+    assert found.cause_class == "weights_mismatch"
+    assert of(HEAD + f"{start}AssertionError\n" + WORKER_END).cause_class == "unclassified"
+
+
+def test_an_unknown_exception_is_located_and_called_unclassified():
+    found = of(HEAD + worker("FrobError: the frob is bent") + WORKER_END)
+    assert (found.verdict, found.cause_class) == ("cause", "unclassified")
+    assert found.evidence[0].text.endswith("FrobError: the frob is bent")
+
+
+def test_wrappers_alone_are_no_cause():
+    found = of(HEAD + WORKER_END)
+    assert found.verdict == "insufficient_evidence" and not found.evidence and found.remedy
+
+
+def test_an_empty_launch_is_no_cause():
+    assert of("").verdict == "insufficient_evidence"
+
+
+def test_the_usual_noise_is_no_cause():
+    noise = (
+        "[rank0]:[W301 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called\n"
+        "(EngineCore pid=101) INFO 03-01 10:00:30 [shm_broadcast.py:1] No available shared memory broadcast block\n"
+        "NCCL WARN socketProgress: Connection closed, Broken pipe\n"
+    )
+    assert of(HEAD + noise).verdict == "insufficient_evidence"
+    assert of(HEAD + noise + UP).verdict == "healthy"
+
+
+def test_what_a_launch_survived_is_no_cause():
+    failed_request = worker("json.decoder.JSONDecodeError: Expecting value: line 2 column 9 (char 9)")
+    assert of(HEAD + worker("ImportError: optional thing") + UP + failed_request).verdict == "healthy"
+
+
+def test_a_stop_on_request_is_no_failure():
+    stop = (
+        "(APIServer pid=100) INFO 03-01 11:00:00 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+        "(APIServer pid=100) ERROR 03-01 11:00:01 [async_llm.py:906] EngineDeadError: EngineCore encountered it.\n"
+    )
+    assert of(HEAD + UP + stop).verdict == "healthy"
+
+
+def test_the_first_of_several_known_failures_is_the_root():
+    text = worker("torch.OutOfMemoryError: CUDA out of memory.") + worker(
+        "RuntimeError: Resource temporarily unavailable"
+    )
+    assert of(HEAD + text + WORKER_END).cause_class == "cuda_oom"
+
+
+def entry(message, *, pid=102, usec=1_772_359_260_000_000, manager=False):
+    return Entry(usec, pid, message, "stdout", manager)
+
+
+def test_journal_evidence_has_a_process_and_a_time_even_without_a_prefix():
+    entries = [
+        entry("(EngineCore pid=102) INFO 03-01 10:00:00 [core.py:1] hello"),
+        entry("RuntimeError: Insufficient space in /dev/shm for it: 160 MiB required"),
+    ]
+    evidence = diagnose(lines_of_entries(entries)).evidence[0]
+    assert evidence.process == "EngineCore pid=102"
+    assert re.fullmatch(r"2026-\d\d-\d\dT\d\d:\d\d:\d\dZ", evidence.time)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause_class"),
+    [
+        ("vllm@kimi.service: Main process exited, code=killed, status=9/KILL", "external_kill"),
+        ("vllm@kimi.service: Failed with result 'oom-kill'.", "host_oom_kill"),
+        ("vllm@kimi.service: Failed at step EXEC spawning /srv/x: No such file or directory", "config_invalid"),
+        ("vllm@kimi.service: start operation timed out. Terminating.", "systemd_timeout"),
+    ],
+)
+def test_systemd_explains_an_end_without_words(message, cause_class):
+    found = diagnose(lines_of_entries([entry("hello"), entry(message, pid=1, manager=True)]))
+    assert (found.verdict, found.cause_class, found.evidence[0].process) == ("cause", cause_class, "systemd")
+
+
+def test_the_engines_own_words_go_before_those_of_systemd():
+    entries = [
+        entry("torch.OutOfMemoryError: CUDA out of memory."),
+        entry("vllm@kimi.service: Main process exited, code=exited, status=1/FAILURE", pid=1, manager=True),
+        entry("vllm@kimi.service: Failed with result 'exit-code'.", pid=1, manager=True),
+    ]
+    assert diagnose(lines_of_entries(entries)).cause_class == "cuda_oom"
+
+
+@pytest.mark.parametrize(
+    ("text", "process", "body"),
+    [
+        (
+            "(APIServer pid=1) (EngineCore_DP0 pid=68) ERROR 01-02 03:04:05 [core.py:9] X: y",
+            "EngineCore_DP0 pid=68",
+            "X: y",
+        ),
+        ("(VllmWorker rank=3 pid=8) ERROR 01-02 03:04:05 [w.py:1] X: y", "VllmWorker rank=3 pid=8", "X: y"),
+        ("(RayWorkerWrapper pid=5, ip=192.0.2.9) X: y", "RayWorkerWrapper pid=5", "X: y"),
+        ("vllm-1  | X: y", "", "X: y"),
+        ("[rank0]: X: y", "", "X: y"),
+        ("[2026-03-01T10:00:00Z] X: y", "", "X: y"),
+        ("Mar 01 10:00:00 host python3[7]: (Worker pid=9) X: y", "Worker pid=9", "X: y"),
+    ],
+)
+def test_prefixes_of_all_generations_are_taken_off(text, process, body):
+    line = parse_line(1, text)
+    assert (line.process, line.body) == (process, body)
+
+
+@pytest.mark.parametrize("cause", [*CAUSES, *MANAGER_CAUSES], ids=lambda cause: cause.title[:40])
+def test_every_cause_says_what_to_do(cause):
+    assert cause.title and cause.remedy and cause.source
+    assert not cause.remedy.endswith(".") and re.fullmatch(r"[a-z0-9_]+", cause.cause_class)
+    assert not cause.root.search("")
+
+
+def test_a_long_line_is_shown_around_what_matters():
+    long = f"(EngineCore pid=101) INFO 03-01 10:00:09 [c.py:1] A {'x' * 5000}, kv_cache_dtype=fp8_e4m3, {'y' * 5000}\n"
+    found = of(HEAD + long + UP + crash("RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"))
+    context = found.evidence[1].text
+    assert "kv_cache_dtype=fp8_e4m3" in context and len(context) < 500
+
+
+def test_the_command_line_prints_one_object_a_file_or_a_page(tmp_path, capsys):
+    path = tmp_path / "launch.log"
+    path.write_text(HEAD + worker("torch.OutOfMemoryError: CUDA out of memory.") + WORKER_END)
+    assert main(["--json", str(path), str(path)]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["cause_class"] for answer in answers] == ["cuda_oom", "cuda_oom"]
+    assert path.read_text().splitlines()[answers[0]["line"] - 1] == answers[0]["evidence"]
+    assert main([str(path)]) == 0
+    assert "remedy:" in capsys.readouterr().out
+    assert main([]) == 2
+
+
+def test_a_large_log_is_read_in_little_time():
+    filler = (
+        "(Worker_TP0 pid=102) INFO 03-01 10:00:00 [loggers.py:1] Engine 000: Running: 1 reqs, usage: 0.1%\n" * 100_000
+    )
+    start = time.process_time()
+    assert (
+        of(HEAD + filler + worker("torch.OutOfMemoryError: CUDA out of memory.") + WORKER_END).cause_class == "cuda_oom"
+    )
+    assert time.process_time() - start < 5
