@@ -28,12 +28,14 @@ def read_token(path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise InvalidInputError(f"token_file {path} cannot be read: {error.strerror}.") from error
-    with open(descriptor, "rb") as stream:
-        status = os.fstat(stream.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
             raise InvalidInputError(f"token_file {path} must be a regular file that belongs to root or to this user.")
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise InvalidInputError(f"token_file {path} has mode {mode:04o}, so others can read it; give it mode 0600.")
-        content = stream.read(_LONGEST_BYTES)
+        content = os.read(descriptor, _LONGEST_BYTES)
+    finally:
+        os.close(descriptor)
     return check_token(content.decode("ascii", "replace").strip(), f"token_file {path}")

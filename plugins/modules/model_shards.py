@@ -272,6 +272,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     RetryPolicy,
     check_endpoint,
     load_requests,
+    sends_in_clear,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
@@ -355,6 +356,8 @@ def _keeper(module: AnsibleModule, attributes: Attributes) -> SnapshotKeeper:
 
     def connect() -> Connection:
         token = _token(module)
+        if token and sends_in_clear(endpoint):
+            module.warn(f"The token is sent to {endpoint} without encryption; use an https endpoint.")
         client = HttpClient(
             endpoint,
             requests=load_requests(),

@@ -87,9 +87,14 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, hub: Hub, handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", 0), handler)
         self.hub = hub
+        self.connections = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self.thread.start()
+
+    def get_request(self) -> Any:
+        self.connections += 1
+        return super().get_request()
 
     def stop(self) -> None:
         self.shutdown()
