@@ -16,6 +16,7 @@ UNIFIED = ""
 SYSTEMD = "name=systemd"
 # A session holds whatever a person started by hand; it is nobody's service.
 NO_UNIT = re.compile(r"init\.scope|session-\w+\.scope")
+UNIT_SUFFIXES = (".service", ".scope", ".socket", ".mount", ".swap")
 USER_MANAGER = re.compile(r"user@\d+\.service")
 
 
@@ -87,7 +88,7 @@ class CgroupLayout:
             if USER_MANAGER.fullmatch(part):
                 services = [name for name in parts[number + 1 :] if name.endswith(".service")]
                 return f"{part}/{services[-1]}" if services else None
-            return part if "." in part else "/".join(parts[number : number + 2])
+            return part if part.endswith(UNIT_SUFFIXES) else "/".join(parts[number : number + 2])
         return None
 
     def kill_file(self, group: Cgroup) -> str | None:

@@ -22,8 +22,9 @@ from typing import Callable, NamedTuple
 KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD in linux/sched.h
 LISTENING_STATE = b"0A"  # TCP_LISTEN in net/tcp_states.h
 SOCKET_LINK = "socket:["
-SECRET_OPTION = re.compile(r"(?i)^-{1,2}[\w-]*(?:key|token|secret|password|passwd|credential)[\w-]*(=|$)")
-SECRET_ASSIGNMENT = re.compile(r"(?i)^(\w*(?:key|token|secret|password|passwd|credential)\w*)=")
+_CONFIDENTIAL = r"(?:[\w-]*[-_])?(?:(?:api)?key|token|secret|password|passwd|credentials?)(?:[-_][\w-]*)?"
+SECRET_OPTION = re.compile(rf"(?i)^-{{1,2}}{_CONFIDENTIAL}(=|$)")
+SECRET_ASSIGNMENT = re.compile(rf"(?i)^({_CONFIDENTIAL})=")
 SECRET_VALUE = re.compile(r"\bhf_[A-Za-z0-9]{8,}|(?i:\bbearer)\s+\S+|(?<=://)[^/@\s]+(?=@)")
 
 

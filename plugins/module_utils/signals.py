@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -25,6 +25,7 @@ NOT_PERMITTED = "not_permitted"
 
 SETTLE_SECONDS = 6.0  # vLLM's workers follow a dead parent within 5 s (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS)
 TRACKER_SECONDS = 2.0
+FREEZE_ROUNDS = 20
 POLL_SECONDS = (0.01, 0.25)
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 
@@ -103,7 +104,7 @@ class _Track:
 class Host:
     """How the executor sees and touches the host."""
 
-    rescan: Callable[[Iterable[Identity]], Plan]
+    rescan: Callable[[Iterable[Process]], Plan]
     current: Callable[[Process], Process | None]
     send: Callable[[Process, int], str]
     clock: Callable[[], float]
@@ -141,7 +142,7 @@ class Executor:
             self._tracks.setdefault(target.process.identity, _Track(target.process, late=late))
 
     def _look(self, *, late: bool = False) -> Plan:
-        plan = self.host.rescan(list(self._tracks))
+        plan = self.host.rescan([track.process for track in self._tracks.values()])
         self._note(plan, late=late)
         return plan
 
@@ -205,28 +206,43 @@ class Executor:
     def _kill(self, plan: Plan) -> Plan:
         """Kill in rounds until a look around finds nothing, so that children born meanwhile do not get away."""
         end = self.host.clock() + self.kill_seconds
-        plan = self._kill_before_trackers(plan)
+        plan = self._kill_before_trackers(self._freeze(plan, end))
         pause = POLL_SECONDS[0]
         while self._killable(plan) and self.host.clock() < end:
             self.host.kill_groups(plan)
-            for target in plan.targets:
-                self._send(self._tracks[target.process.identity], signal.SIGKILL)
+            self._kill_all(plan.targets)
             self._wait(min(pause, max(0.0, end - self.host.clock())), lambda: not self._alive())
             pause = min(pause * 2, 1.0)
             plan = self._look(late=True)
         return plan
+
+    def _freeze(self, plan: Plan, end: float) -> Plan:
+        """Stop everything until a look around finds nobody new, so that no child is born unseen while it dies."""
+        stopped: set[Identity] = set()
+        for _round in range(FREEZE_ROUNDS):
+            new = [one for one in plan.targets if one.process.identity not in stopped and not _is_tracker(one)]
+            if not new or self.host.clock() >= end:
+                break
+            for target in new:
+                stopped.add(target.process.identity)
+                self.host.send(target.process, signal.SIGSTOP)
+            plan = self._look(late=True)
+        return plan
+
+    def _kill_all(self, targets: Sequence[Target]) -> None:
+        """Kill children before their parents, whose death would wake them (an orphaned group is continued)."""
+        for target in reversed(targets):
+            self._send(self._tracks[target.process.identity], signal.SIGKILL)
 
     def _killable(self, plan: Plan) -> bool:
         return any(not self._tracks[target.process.identity].denied for target in plan.targets)
 
     def _kill_before_trackers(self, plan: Plan) -> Plan:
         """Kill all but Python's resource trackers first: theirs is to remove shared memory once the others are gone."""
-        trackers = {one.process.identity for one in plan.targets if RESOURCE_TRACKER in one.process.title}
-        if not trackers or len(trackers) == len(plan.targets):
+        others = [target for target in plan.targets if not _is_tracker(target)]
+        if not others or len(others) == len(plan.targets):
             return plan
-        for target in plan.targets:
-            if target.process.identity not in trackers:
-                self._send(self._tracks[target.process.identity], signal.SIGKILL)
+        self._kill_all(others)
         self._wait(min(TRACKER_SECONDS, self.kill_seconds), lambda: not self._alive())
         return self._look(late=True)
 
@@ -256,6 +272,10 @@ class Executor:
                 process, "respawned", f"appeared while the others were killed; its parent is {process.ppid}"
             )
         return Survivor(process, "ignored_kill", f"still in state {process.state} after KILL")
+
+
+def _is_tracker(target: Target) -> bool:
+    return RESOURCE_TRACKER in target.process.title
 
 
 def kill_group(path: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import Cgroup
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Identity, Process
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process
 
 ORPHAN_TITLE = re.compile(r"VLLM::\S+")
 
@@ -107,18 +107,25 @@ def plan(
     selector: Selector,
     processes: Mapping[int, Process],
     surroundings: Surroundings,
-    known: Iterable[Identity] = (),
+    known: Iterable[Process] = (),
 ) -> Plan:
     """Select what to end among ``processes`` (by PID).
 
     ``known`` are processes that an earlier plan of the same teardown selected: they remain selected although the death
-    of their parent or of a PID file's process has cut the tie that found them.
+    of their parent or of a PID file's process has cut the tie that found them, and so do their groups and sessions.
     """
-    return _Planner(selector, processes, surroundings).plan(frozenset(known))
+    return _Planner(selector, processes, surroundings, tuple(known)).plan()
 
 
 class _Planner:
-    def __init__(self, selector: Selector, processes: Mapping[int, Process], surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        selector: Selector,
+        processes: Mapping[int, Process],
+        surroundings: Surroundings,
+        known: tuple[Process, ...],
+    ) -> None:
+        self._known = known
         self._selector = selector
         self._processes = processes
         self._around = surroundings
@@ -128,12 +135,14 @@ class _Planner:
         self._spared: dict[int, Foreign] = {}
         self._zombies: dict[int, Process] = {}
         self._owner_uids = set() if selector.owner_uid is None else {selector.owner_uid}
+        if known and not self._owner_uids and not selector.groups and known[0].uid is not None:
+            self._owner_uids = {known[0].uid}  # the PID file's process, which may be gone
 
-    def plan(self, known: frozenset[Identity]) -> Plan:
+    def plan(self) -> Plan:
         """Run all selectors, then follow what is included."""
-        for pid, start_ticks in sorted(known):
-            process = self._processes.get(pid)
-            if process is not None and process.start_ticks == start_ticks:
+        for earlier in self._known:
+            process = self._processes.get(earlier.pid)
+            if process is not None and process.identity == earlier.identity:
                 self._take(process, "selected before")
         self._select_members()
         self._select_from_pid_file()
@@ -224,10 +233,17 @@ class _Planner:
 
         # A group with this module or one of its ancestors in it is a login's, not a service's.
         ours = {key(self._processes[pid]) for pid in self._protected if pid in self._processes}
-        wanted = {key(self._processes[pid]) for pid in self._selected} - ours - {0}
+        wanted = {key(self._processes[pid]) for pid in self._selected}
+        wanted |= {key(process) for process in self._known if not self._is_new(key(process), process)}
+        wanted -= ours | {0}
         for process in self._processes.values():
             if key(process) in wanted and process.pid not in self._selected:
                 self._offer(process.pid, name, blocking=False)
+
+    def _is_new(self, number: int, member: Process) -> bool:
+        """Whether a group or session was founded after ``member`` lived, and only has the number of its own."""
+        leader = self._processes.get(number)
+        return leader is not None and leader.start_ticks > member.start_ticks
 
     def _offer(self, pid: int, via: str, *, blocking: bool) -> bool:
         """Select a process that is ours or allowed; note it as foreign otherwise. Returns whether it is selected."""

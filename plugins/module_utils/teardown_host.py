@@ -15,7 +15,7 @@ from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import CgroupLayout
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Identity, Process, ProcFs, Wanted, read_file
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs, Wanted, read_file
 from ansible_collections.llmops.vllm.plugins.module_utils.signals import kill_group
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import PidFile, Plan, Selector, Surroundings, plan
@@ -102,7 +102,7 @@ class TeardownHost:
     unreadable_count: int = 0
     _processes: Mapping[int, Process] = field(default_factory=dict)
 
-    def look(self, known: Iterable[Identity] = ()) -> Plan:
+    def look(self, known: Iterable[Process] = ()) -> Plan:
         """Look at every process and plan. ``unseen`` then says which sockets nobody visible holds."""
         self._processes = self.proc.processes()
         holders = self.proc.holders(self._wanted(), self._processes)

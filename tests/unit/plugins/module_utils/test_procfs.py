@@ -1,0 +1,185 @@
+"""Reading /proc: from a made-up tree, and from the real one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import CgroupLayout
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs, Wanted, redacted
+
+
+class Tree:
+    """A made-up /proc."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "net").mkdir()
+        (root / "self").mkdir()
+
+    def add(self, pid: int, *, cgroup: str = "0::/\n", comm: str = "x", ppid: int = 1, flags: int = 0) -> None:
+        directory = self.root / str(pid)
+        (directory / "fd").mkdir(parents=True)
+        fields = ["S", ppid, pid, pid, 0, -1, flags, *[0] * 10, 3, 0, 4711, *[0] * 30]
+        (directory / "stat").write_text(f"{pid} ({comm}) " + " ".join(map(str, fields)) + "\n", encoding="utf-8")
+        (directory / "cgroup").write_text(cgroup, encoding="utf-8")
+        (directory / "status").write_text("Name:\tx\nUid:\t5\t6\t7\t8\nGid:\t0\t0\t0\t0\n", encoding="utf-8")
+        (directory / "cmdline").write_bytes(b"vllm\0serve\0/model\0")
+
+    def proc(self) -> ProcFs:
+        return ProcFs(str(self.root), lambda: 100.0, 100)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_process_is_read_whatever_its_name(made: Tree) -> None:
+    made.add(70, comm="a) S (b 1 2", ppid=69, cgroup="1:name=systemd:/a:b\n0::/c\n")
+    one = made.proc().processes()[70]
+    assert (one.comm, one.ppid, one.state, one.threads, one.start_ticks) == ("a) S (b 1 2", 69, "S", 3, 4711)
+    assert one.cgroups == {"name=systemd": "/a:b", "": "/c"}
+    assert (one.uids, one.uid, one.cmdline, one.exe) == ((5, 6, 7, 8), 6, ("vllm", "serve", "/model"), "")
+    assert not one.kernel_thread
+    assert made.proc().running_seconds(one) == pytest.approx(100 - 47.11)
+
+
+def test_kernel_thread_is_known_by_its_flag(made: Tree) -> None:
+    made.add(3, flags=0x00200040)
+    assert made.proc().processes()[3].kernel_thread
+
+
+def test_process_that_goes_while_it_is_read_is_left_out(made: Tree) -> None:
+    (made.root / "71").mkdir()
+    assert made.proc().processes() == {}
+
+
+def test_this_process_is_read_from_the_real_proc() -> None:
+    one = ProcFs().processes()[os.getpid()]
+    assert (one.ppid, one.pgid, one.sid) == (os.getppid(), os.getpgid(0), os.getsid(0))
+    assert one.uids[:3] == os.getresuid()
+    assert one.exe == os.path.realpath(sys.executable)
+    assert 0 <= ProcFs().running_seconds(one) < 86400
+    assert ProcFs().current(one) == one
+
+
+def test_listeners_are_found_by_port_and_their_holders_by_inode() -> None:
+    proc = ProcFs()
+    with socket.socket() as server, socket.create_server(("::1", 0), family=socket.AF_INET6) as server6:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        assert proc.tcp_listeners(port) == {}
+        server.listen()
+        inode = os.stat(server.fileno()).st_ino
+        assert proc.tcp_listeners(port) == {inode: os.getuid()}
+        assert list(proc.tcp_listeners(server6.getsockname()[1])) == [os.stat(server6.fileno()).st_ino]
+        found = proc.holders(Wanted({inode: "port", 1: "nobody's"}), proc.processes())
+    assert found.by_pid[os.getpid()] == ("port",)
+    assert found.unseen == ("nobody's",)
+
+
+def test_unix_sockets_are_listed_with_blanks_in_their_path(tmp_path: Path) -> None:
+    path = tmp_path / "a b"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert (os.stat(server.fileno()).st_ino, str(path)) in list(ProcFs().unix_sockets())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["vllm", "serve", "--api-key", "abc", "def", "--port", "1"], "vllm serve --api-key *** *** --port 1"),
+        (["x", "--token=abc"], "x --token=***"),
+        (["env", "HF_TOKEN=abc", "x"], "env HF_TOKEN=*** x"),
+        (["curl", "-H", "Authorization: Bearer abc"], "curl -H Authorization: ***"),
+        (["git", "https://me:pw@host/x"], "git https://***@host/x"),
+        (["x", "hf_abcdefghijkl"], "x ***"),
+        (["x", "--tokenizer", "/model", "--max-tokens=1"], "x --tokenizer /model --max-tokens=1"),
+    ],
+)
+def test_secrets_are_hidden_in_commands(arguments: list[str], text: str) -> None:
+    assert redacted(arguments) == text
+
+
+V2 = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+HYBRID = (
+    "30 1 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+    "31 1 0:27 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
+    "32 1 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+)
+
+
+def layout(made: Tree, mounts: str, first: str) -> CgroupLayout:
+    (made.root / "self" / "mountinfo").write_text(mounts, encoding="ascii")
+    made.add(1, cgroup=first)
+    return CgroupLayout(made.proc())
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit"),
+    [
+        ("0::/system.slice/vllm@kimi.service\n", "vllm@kimi.service"),
+        ("0::/system.slice/system-vllm.slice/vllm@kimi.service/child\n", "vllm@kimi.service"),
+        ("1:name=systemd:/system.slice/a.service\n0::/\n", "a.service"),
+        ("0::/system.slice/_cpu.service\n", "cpu.service"),
+        ("0::/machine.slice/libpod-1.scope/system.slice/vllm@kimi.service\n", "libpod-1.scope"),
+        ("0::/docker/4711/system.slice/vllm@kimi.service\n", "docker/4711"),
+        ("0::/user.slice/user-1.slice/session-3.scope\n", None),
+        ("0::/user.slice/user-1.slice/user@1.service/app.slice/tmux-1.scope\n", None),
+        (
+            "0::/user.slice/user-1.slice/user@1.service/app.slice/vllm@kimi.service\n",
+            "user@1.service/vllm@kimi.service",
+        ),
+        ("0::/init.scope\n", None),
+        ("0::/\n", None),
+        ("0::/../other\n", "../other"),
+    ],
+)
+def test_unit_is_the_first_that_is_no_slice(made: Tree, cgroup: str, unit: str | None) -> None:
+    where = layout(made, V2, "0::/init.scope\n")
+    made.add(80, cgroup=cgroup)
+    assert where.unit_of(made.proc().processes()[80]) == unit
+
+
+def test_units_of_a_container_whose_groups_are_the_hosts_lie_below_its_own(made: Tree) -> None:
+    where = layout(made, V2, "0::/libpod/1/init.scope\n")
+    made.add(80, cgroup="0::/libpod/1/system.slice/a.service\n")
+    made.add(81, cgroup="0::/system.slice/a.service\n")
+    processes = made.proc().processes()
+    assert where.unit_of(processes[80]) == "a.service"
+    assert where.unit_of(processes[81]) == "/system.slice/a.service"
+    with pytest.raises(InvalidInputError, match="root of a hierarchy"):
+        where.resolve("/libpod/1")
+
+
+def test_group_is_found_by_mount_point_or_by_its_own_path(made: Tree) -> None:
+    where = layout(made, HYBRID, "1:name=systemd:/init.scope\n0::/\n")
+    made.add(80, cgroup="2:cpu,cpuacct:/batch/x\n1:name=systemd:/system.slice/a.service\n0::/\n")
+    one = made.proc().processes()[80]
+    assert where.resolve("/system.slice/a.service").holds(one)
+    assert where.resolve("/sys/fs/cgroup/systemd/system.slice").holds(one)
+    assert where.resolve("/sys/fs/cgroup/cpu,cpuacct/batch").holds(one)
+    assert not where.resolve("/sys/fs/cgroup/unified/system.slice").holds(one)
+    assert not where.resolve("/system.slice/a.servic").holds(one)
+    for root in ("/", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/unified/", "//"):
+        with pytest.raises(InvalidInputError, match="root of a hierarchy"):
+            where.resolve(root)
+    for path in ("a", "/a/../b"):
+        with pytest.raises(InvalidInputError, match="not an absolute path"):
+            where.resolve(path)
+
+
+def test_kill_file_is_that_of_the_unified_hierarchy_where_it_exists(made: Tree, tmp_path: Path) -> None:
+    mount = tmp_path / "cg"
+    (mount / "a.slice").mkdir(parents=True)
+    where = layout(made, f"30 1 0:26 /top {mount} rw - cgroup2 cgroup2 rw\n", "0::/top\n")
+    group = where.control_group("/top/a.slice")
+    assert where.kill_file(group) is None
+    (mount / "a.slice" / "cgroup.kill").touch()
+    assert where.kill_file(group) == f"{mount}/a.slice/cgroup.kill"
+    assert where.kill_file(where.control_group("/elsewhere/a.slice")) is None
