@@ -7,6 +7,7 @@ run here (no test host, no such Python) says why. Under CI=true that counts as f
 from __future__ import annotations
 
 import argparse
+import fcntl
 import fnmatch
 import os
 import sys
@@ -49,8 +50,20 @@ def main() -> int:
         width = max(len(step.name) for step in steps)
         print("\n".join(f"{step.name:{width}}  {step.title}" for step in steps))
         return 0
+    logs = ROOT / ".cache/test"
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("run_tests.py: another run is going on in this checkout; wait for it, or use a clone.")
+        return run(steps, logs)
+
+
+def run(steps: list[Step], logs: Path) -> int:
+    """Run the steps and say what became of them; the result is the exit status."""
     in_ci = os.environ.get("CI", "").lower() in ("true", "1")
-    runner = Runner(ROOT, ROOT / ".cache/test", in_ci, lambda text: print(text, end="", flush=True))
+    runner = Runner(ROOT, logs, in_ci, lambda text: print(text, end="", flush=True))
     outcomes = runner.run(steps)
     print("\n".join(summary(outcomes)), flush=True)
     return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0
