@@ -70,6 +70,8 @@ class Hub:
         """Say in one sentence what a status of 400 and above means and what the operator can do."""
         code = response.headers.get("X-Error-Code", "")
         where = f"{repo} at {self._client.endpoint}"
+        if response.foreign:
+            return LlmopsError(f"{without_query(response.url)} answered {response.status} for a file of {where}.")
         if response.status == 401:
             hint = "the token given is wrong or may not read it" if self._has_token else "give a token if it is private"
             return LlmopsError(f"The hub does not show {where}: it does not exist or it is private; {hint}.")

@@ -9,6 +9,7 @@ finished shard.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -177,7 +178,9 @@ class Part:
         journal = Journal(self.file.digest, self.file.size, good_until, self._boot_id, origin, etag)
         temporary = f"{self._journal_path}.new"
         try:
-            with open(temporary, "w", encoding="utf-8") as stream:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            with open(temporary, "x", encoding="utf-8") as stream:
                 json.dump(asdict(journal), stream)
                 stream.flush()
                 os.fsync(stream.fileno())

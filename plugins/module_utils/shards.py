@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
@@ -234,7 +234,7 @@ class Applier:
         for relative in snapshot.directories(self._plan.selected):
             make_directory(os.path.join(snapshot.store, relative), attributes)
         if self._plan.fetch:
-            make_directory(snapshot.partial, replace(attributes, directory_mode=0o700))
+            make_directory(snapshot.partial, Attributes(directory_mode=0o700))
 
     def _set_attributes(self) -> None:
         for path in self._plan.modes:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -35,8 +36,9 @@ def make_files(shards: int = 3, shard_bytes: int = 300_000) -> dict[str, bytes]:
 class Hub:
     """``files`` is what the repository holds; ``fault()`` breaks one answer of info, tree, resolve, cache or cdn."""
 
-    def __init__(self, files: dict[str, bytes]) -> None:
+    def __init__(self, files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> None:
         self.files = files
+        self.tls = tls
         self.names: dict[str, str] = {}  # path -> name that the API tells instead
         self.refs = {"main": COMMIT, "v1.0": COMMIT, COMMIT: COMMIT, "refs/pr/1": COMMIT}
         self.token: str | None = None
@@ -88,13 +90,16 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), handler)
         self.hub = hub
         self.connections = 0
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.url = f"{'https' if hub.tls else 'http'}://127.0.0.1:{self.server_address[1]}"
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self.thread.start()
 
     def get_request(self) -> Any:
         self.connections += 1
-        return super().get_request()
+        connection, peer = super().get_request()
+        if self.hub.tls:
+            connection = self.hub.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, peer
 
     def stop(self) -> None:
         self.shutdown()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub as HubA
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes
-from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub
+from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub, make_files
 
 SHARD = "model-00002-of-00003.safetensors"
 
@@ -40,13 +40,19 @@ class Rig:
         self.snapshot = store / "acme--tiny-model" / COMMIT
         self.pauses: list[float] = []
 
-    def keeper(self, check_mode: bool = False, token: str | None = None, endpoint: str | None = None) -> SnapshotKeeper:
+    def keeper(
+        self,
+        check_mode: bool = False,
+        token: str | None = None,
+        endpoint: str | None = None,
+        ca_path: str | None = None,
+    ) -> SnapshotKeeper:
         url = endpoint or self.hub.endpoint
         policy = http_client.RetryPolicy(3, sleep=self.pauses.append, jitter=lambda: 0.0)
 
         def connect() -> Connection:
             requests = http_client.load_requests()
-            client = http_client.HttpClient(url, requests=requests, token=token, stall_seconds=1.0)
+            client = http_client.HttpClient(url, requests=requests, token=token, ca_path=ca_path, stall_seconds=1.0)
             return Connection(client, HubApi(client, policy, has_token=token is not None), policy)
 
         return SnapshotKeeper(
@@ -127,6 +133,24 @@ def test_a_server_that_cannot_continue_restarts_that_file_only(rig: Rig, kind: s
     rig.hub.fault("cdn", "truncate", path=SHARD)
     rig.hub.fault("cdn", kind, path=SHARD)
     rig.present(workers=1)
+    rig.assert_right()
+
+
+def test_a_file_that_the_content_network_does_not_have_is_no_missing_repository(rig: Rig) -> None:
+    rig.hub.fault("cdn", "404", path=SHARD)
+    with pytest.raises(LlmopsError, match=rf"{rig.hub.cdn.url}/blobs/\w+ answered 404 for a file of"):
+        rig.present()
+
+
+def test_parts_of_another_selection_stay_resumable(rig: Rig) -> None:
+    rig.hub.files[SHARD] = os.urandom(9 * 1024 * 1024)
+    rig.hub.truncate_after = 5 * 1024 * 1024
+    rig.hub.fault("cdn", "truncate_from_start", times=9, path=SHARD)
+    with pytest.raises(LlmopsError, match="run again to resume"):
+        rig.present(include=(SHARD,))
+    rig.hub.faults.clear()
+    assert rig.present(include=("config.json",)).fetched_bytes == len(rig.hub.files["config.json"])
+    assert rig.present().reused_bytes == 4 * 1024 * 1024 + len(rig.hub.files["config.json"])
     rig.assert_right()
 
 
@@ -240,41 +264,35 @@ def test_a_name_that_does_not_resolve_is_said_in_plain_words(rig: Rig) -> None:
         rig.present(endpoint="http://hub.invalid")
 
 
-def test_a_certificate_nobody_vouches_for_is_fatal_at_once(rig: Rig, tmp_path: Path) -> None:
-    with _tls_server(tmp_path) as port, pytest.raises(LlmopsError, match=r"certificate .* cannot be verified"):
-        rig.present(endpoint=f"https://127.0.0.1:{port}")
+@pytest.fixture
+def tls_hub(tmp_path: Path) -> Iterator[tuple[Hub, Path]]:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=127.0.0.1"
+    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command.split(), *name, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    hub = Hub(make_files(), context)
+    yield hub, cert
+    hub.close()
+
+
+def test_a_certificate_nobody_vouches_for_is_fatal_at_once(tls_hub: tuple[Hub, Path], tmp_path: Path) -> None:
+    rig = Rig(tls_hub[0], tmp_path / "store")
+    with pytest.raises(LlmopsError, match=r"certificate .* cannot be verified .* ca_path"):
+        rig.present()
     assert rig.pauses == []
 
 
-class _tls_server:
-    """Accepts TLS connections with a self-signed certificate."""
-
-    def __init__(self, folder: Path) -> None:
-        cert, key = folder / "cert.pem", folder / "key.pem"
-        command = (
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=127.0.0.1"
-        )
-        subprocess.run([*command.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.load_cert_chain(cert, key)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.serve)
-
-    def serve(self) -> None:
-        connection, _peer = self.listener.accept()
-        with connection:
-            try:
-                self.context.wrap_socket(connection, server_side=True).close()
-            except OSError:
-                return
-
-    def __enter__(self) -> int:
-        self.thread.start()
-        return self.listener.getsockname()[1]
-
-    def __exit__(self, *_exc: object) -> None:
-        self.thread.join()
-        self.listener.close()
+def test_over_tls_the_given_ca_is_used_for_hub_and_content(tls_hub: tuple[Hub, Path], tmp_path: Path) -> None:
+    hub, cert = tls_hub
+    hub.token = TOKEN
+    rig = Rig(hub, tmp_path / "store")
+    hub.fault("cdn", "truncate", path=SHARD)
+    hub.fault("cdn", "stall", path=SHARD)
+    rig.present(ca_path=str(cert), token=TOKEN)
+    rig.assert_right()
+    assert hub.requests_to("cdn") and hub.cdn.url.startswith("https")
 
 
 def test_a_full_disk_keeps_what_arrived_and_the_next_run_resumes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
