@@ -91,6 +91,10 @@ class Process:
         except OSError:
             return ""
 
+    def remember(self) -> None:
+        """Read now what is told about the process after its end."""
+        _ = (self.uids, self.cmdline)
+
     @property
     def title(self) -> str:
         """The command line as one string, or ``[comm]`` where there is none; may hold secrets."""

@@ -111,7 +111,10 @@ class TeardownHost:
         around = Surroundings(
             self.self_pid, holders.by_pid, self.layout.unit_of, self.is_living, self.proc.started_seconds
         )
-        return plan(self.selector, self._processes, around, known)
+        found = plan(self.selector, self._processes, around, known)
+        for target in found.targets:
+            target.process.remember()
+        return found
 
     def _wanted(self) -> Wanted:
         sockets: dict[int, str] = {}

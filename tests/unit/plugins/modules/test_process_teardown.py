@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.signals import Executor
 from ansible_collections.llmops.vllm.plugins.modules import process_teardown
 
 USER = str(os.getuid())
@@ -77,6 +78,8 @@ def test_pid_file_process_is_ended_by_term_and_the_second_run_changes_nothing(
     first = run_module(process_teardown, pid_file=path)
     assert first["changed"]
     assert [(one["pid"], one["signal"]) for one in first["ended"]] == [(process.pid, "TERM")]
+    assert first["ended"][0]["command"].startswith(f"{sys.executable} -c ")
+    assert first["ended"][0]["user"] == first["targets"][0]["user"] != "?"
     assert process.wait(5) == -signal.SIGTERM
     second = run_module(process_teardown, pid_file=path)
     assert not second["changed"]
@@ -245,3 +248,69 @@ def test_unit_on_a_host_without_systemd_says_so(run_module: Any, monkeypatch: py
     monkeypatch.setenv("PATH", "/nonexistent")
     result = run_module(process_teardown, unit="vllm@kimi.service")
     assert "systemd does not answer on this host" in result["msg"]
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of the unified hierarchy."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text("ascii").splitlines() if " cgroup2 " in line]
+    if not mounts or not os.access(mounts[0], os.W_OK) or os.getuid() != 0:
+        pytest.skip("no control group may be made here")
+    path = Path(mounts[0]) / f"llmops-test-{os.getpid()}"
+    try:
+        path.mkdir()
+    except OSError:
+        pytest.skip("no control group may be made here")
+    yield path
+    for _attempt in range(100):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+            return
+        time.sleep(0.02)
+
+
+def test_control_group_is_emptied_by_the_kernels_own_kill_whatever_user_is_in_it(
+    run_module: Any, group: Path, start: Start
+) -> None:
+    stubborn = start(IGNORE_TERM)
+    stranger = start(
+        IGNORE_TERM.replace("import signal", "import os, signal").replace("; print", "; os.setuid(65534); print")
+    )
+    outside = start(SLEEP)
+    for process in (stubborn, stranger):
+        (group / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
+    result = run_module(process_teardown, cgroup=str(group), grace_seconds=0.2)
+    assert {one["pid"] for one in result["ended"]} == {stubborn.pid, stranger.pid}
+    assert outside.poll() is None
+    assert not run_module(process_teardown, cgroup=f"/{group.name}")["changed"]
+
+
+def test_group_of_targets_only_is_killed_at_once_by_the_kernel(
+    group: Path, start: Start, monkeypatch: pytest.MonkeyPatch, run_module: Any
+) -> None:
+    monkeypatch.setattr(Executor, "_kill_all", lambda self, targets: None)
+    stubborn = start(IGNORE_TERM)
+    (group / "cgroup.procs").write_text(str(stubborn.pid), encoding="ascii")
+    if not (group / "cgroup.kill").exists():
+        pytest.skip("this kernel has no cgroup.kill")
+    result = run_module(process_teardown, cgroup=str(group), grace_seconds=0.1, kill_seconds=5)
+    assert [one["pid"] for one in result["ended"]] == [stubborn.pid]
+    assert stubborn.wait(5) == -signal.SIGKILL
+
+
+def test_group_that_holds_this_module_loses_the_others_only(run_module: Any, group: Path, start: Start) -> None:
+    stubborn = start(IGNORE_TERM)
+    home = next(
+        line[3:] for line in Path("/proc/self/cgroup").read_text("ascii").splitlines() if line.startswith("0::")
+    )
+    mount = group.parent
+    for pid in (stubborn.pid, os.getpid()):
+        (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+    try:
+        checked = run_module(process_teardown, check=True, cgroup=str(group))
+    finally:
+        (mount / home.strip("/") / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+    assert checked["failed"]
+    assert f"PID {os.getpid()}" in checked["msg"]
+    assert [one["pid"] for one in checked["targets"]] == [stubborn.pid]
+    assert [one["pid"] for one in checked["protected"]] == [os.getpid()]
