@@ -193,9 +193,8 @@ class _Planner:
 
     def _select_orphans(self) -> None:
         for process in self._processes.values():
-            if not self._is_reparented(process) or not ORPHAN_TITLE.fullmatch(process.title):
-                continue
-            self._offer(process.pid, "orphan", blocking=False)
+            if self._is_reparented(process) and ORPHAN_TITLE.fullmatch("".join(process.cmdline[:1])):
+                self._offer(process.pid, "orphan", blocking=False)
         # An engine's workers are children of an orphan, hence not reparented themselves.
         orphans = {pid for pid, via in self._selected.items() if "orphan" in via}
         self._follow_children(orphans)

@@ -250,6 +250,57 @@ def test_unit_on_a_host_without_systemd_says_so(run_module: Any, monkeypatch: py
     assert "systemd does not answer on this host" in result["msg"]
 
 
+ORPHAN_OWNER = 54321
+ENGINE = """
+import os, subprocess, sys, time
+os.setsid()
+if os.fork():
+    os._exit(0)
+if int(sys.argv[1]):
+    os.setuid(int(sys.argv[1]))
+worker = subprocess.Popen(["VLLM::Worker_TP0", "600"], executable="/bin/sleep")
+print(os.getpid(), worker.pid, flush=True)
+os.close(1)
+os.execv("/bin/sleep", ["VLLM::EngineCore", "600"])
+"""
+
+
+def orphaned_engine(uid: int) -> list[int]:
+    """PIDs of an engine and its worker whose API server is gone."""
+    code = [sys.executable, "-c", ENGINE, str(uid)]
+    process = subprocess.Popen(code, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    found = [int(word) for word in process.stdout.readline().split()]
+    process.stdout.close()
+    process.wait()
+    return found
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="runs processes of two users")
+def test_orphans_of_the_owner_are_ended_and_a_decoy_of_another_user_is_reported(
+    run_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ansible_collections.llmops.vllm.plugins.module_utils.signals.SETTLE_SECONDS", 0.1)
+    engine, worker = orphaned_engine(ORPHAN_OWNER)
+    decoy = orphaned_engine(ORPHAN_OWNER + 1)
+    try:
+        if Path(f"/proc/{engine}/stat").read_text("ascii").split()[3] != "1":
+            pytest.skip("orphans are adopted by another process than PID 1 here")
+        result = run_module(process_teardown, orphans=True, owner=str(ORPHAN_OWNER))
+        assert [one["pid"] for one in result["targets"]] == [engine, worker]
+        assert has_ended(engine)
+        assert has_ended(worker)
+        reported = {one["pid"]: one for one in result["foreign"]}
+        assert reported[decoy[0]]["user"] == str(ORPHAN_OWNER + 1)
+        assert not reported[decoy[0]]["blocking"]
+        assert not any(has_ended(pid) for pid in decoy)
+    finally:
+        for pid in (engine, worker, *decoy):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"VLLM::"):
+                    os.kill(pid, signal.SIGKILL)
+
+
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A control group of the unified hierarchy."""
