@@ -13,7 +13,7 @@ import time
 from collections import defaultdict, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 REPO = "acme/tiny-model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -45,7 +45,7 @@ class Hub:
         self.gated = False
         self.info_has_digests = True
         self.page_size = 2
-        self.chunked = False
+        self.chunked = False  # as a mirror does that knows neither ranges nor lengths
         self.log: list[tuple[str, str, dict[str, str]]] = []
         self.faults: dict[str, deque[tuple[str, str | None]]] = defaultdict(deque)
         self.truncate_after = 100_000
@@ -146,7 +146,22 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
+    def serve_chunked(self, data: bytes, kind: str | None) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for start in range(0, len(data), 50_000):
+            if kind == "truncate" and start >= self.hub.truncate_after:
+                self.close_connection = True
+                return
+            chunk = data[start : start + 50_000]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        self.wfile.write(b"0\r\n\r\n")
+
     def serve(self, data: bytes, etag: str, kind: str | None) -> None:
+        if self.hub.chunked:
+            self.serve_chunked(data, kind)
+            return
         start, status = 0, 200
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if_range = self.headers.get("If-Range")
@@ -261,7 +276,7 @@ class _Api(_Handler):
             sha256 = hashlib.sha256(self.hub.files[name]).hexdigest()
             self.answer(302, b"", Location=f"{self.hub.cdn.url}/blobs/{sha256}?X-Amz-Signature=abc")
         else:
-            self.answer(307, b"", Location=f"/api/resolve-cache/{name}")
+            self.answer(307, b"", Location=f"/api/resolve-cache/{quote(name)}")
 
 
 class _Cdn(_Handler):

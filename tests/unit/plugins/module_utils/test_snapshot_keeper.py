@@ -196,6 +196,21 @@ def test_the_paginated_tree_is_used_where_the_info_has_no_digests(rig: Rig) -> N
     assert len(rig.hub.requests_to("tree")) == 4
 
 
+def test_a_mirror_that_knows_neither_lengths_nor_ranges_will_do(rig: Rig) -> None:
+    rig.hub.chunked = True
+    rig.hub.info_has_digests = False
+    rig.hub.fault("cdn", "truncate", path=SHARD)
+    rig.present()
+    rig.assert_right()
+
+
+def test_a_name_with_blanks_and_signs_and_letters_of_any_script_is_fetched(rig: Rig) -> None:
+    for name in ("a dir/ü 漢#?%25&+.json", "a dir/~ü.safetensors"):
+        rig.hub.files[name] = name.encode()
+    rig.present()
+    rig.assert_right()
+
+
 @pytest.mark.parametrize(
     "name",
     [
