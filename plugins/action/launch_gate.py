@@ -56,6 +56,7 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         arguments = dict(self._task.args)
         arguments["slice_seconds"] = arguments.get("slice_seconds") or SLICE_SECONDS
+        start = time.monotonic() - float(arguments.get("waited_seconds") or 0)
         line = ProgressLine(str(task_vars.get("inventory_hostname", "host")))
         while True:
             answer: dict[str, Any] = self._execute_module(
@@ -64,7 +65,7 @@ class ActionModule(ActionBase):
             if answer.get("verdict") != "waiting" or answer.get("failed"):
                 result.update(answer)
                 return result
-            line.show(answer["progress"], answer["waited_seconds"])
-            # The launch of the first slice is the one that all the others follow.
+            # The launch of the first slice is the one that all the others follow; the way to the target counts too.
             arguments["invocation_id"] = answer["invocation_id"]
-            arguments["waited_seconds"] = answer["waited_seconds"]
+            arguments["waited_seconds"] = round(time.monotonic() - start, 3)
+            line.show(answer["progress"], arguments["waited_seconds"])

@@ -30,7 +30,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_causes impor
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, clean
 
 MAX_TEXT = 2000
-MAX_CONTEXT = 400
+MAX_CONTEXT = 240
 REPORT_LINES = 20
 
 # Frames that other tools put around a line: CI time stamps, compose names, syslog, pytest, torch ranks.
@@ -168,7 +168,7 @@ class _Reader:
                 if parsed.body.startswith("AssertionError"):
                     self._sources[line.number] = self._before
             stripped = line.text.rstrip()
-            if stripped:
+            if stripped and not line.from_manager:
                 self.last = line
                 if not stripped.endswith("^") and not stripped.endswith("~"):
                     self._before = stripped
@@ -277,7 +277,7 @@ def _shorten(text: str, limit: int, around: re.Pattern[str] | None = None) -> st
     if len(text) <= limit:
         return text
     match = around.search(text) if around else None
-    start = max(0, match.start() - limit // 4) if match else 0
+    start = max(0, match.start() - limit // 6) if match else 0
     return f"{'…' if start else ''}{text[start : start + limit]}…"
 
 

@@ -200,7 +200,7 @@ class NoWaiter:
 
 def failure_message(unit: str, invocation_id: str, reason: str, diagnosis: dict[str, Any], command: str) -> str:
     """Return the text for the operator: what failed, why, how that is known, what to do, where to read on."""
-    lines = [f"{unit} is not ready: {reason}."]
+    lines = [f"{unit} is not ready: {reason.rstrip('.')}."]
     if diagnosis.get("verdict") == "cause":
         lines.append(f"Cause: {diagnosis['title']} ({diagnosis['cause_class']}).")
     else:
@@ -211,6 +211,6 @@ def failure_message(unit: str, invocation_id: str, reason: str, diagnosis: dict[
         label = "Evidence" if number == 0 else "    and"
         lines.append(f"{label} of this launch ({invocation_id}){', ' + source if source else ''}: {item['text']}")
     if diagnosis.get("remedy"):
-        lines.append(f"Remedy: {diagnosis['remedy']}.")
+        lines.append(f"Remedy: {diagnosis['remedy'].rstrip('.')}.")
     lines.append(f"All of it: {command}")
     return "\n".join(lines)

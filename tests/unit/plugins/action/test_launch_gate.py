@@ -6,8 +6,8 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.action import launch_gate
 
 
-def waiting(progress, waited):
-    return {"verdict": "waiting", "progress": progress, "invocation_id": "1" * 32, "waited_seconds": waited}
+def waiting(progress):
+    return {"verdict": "waiting", "progress": progress, "invocation_id": "1" * 32, "waited_seconds": 0.5}
 
 
 @pytest.fixture
@@ -34,7 +34,9 @@ def run(monkeypatch, answers, **arguments):
 
 
 def test_slices_follow_the_launch_of_the_first_one(monkeypatch, printed):
-    answers = [waiting("loading weights 3/12", 10.0), waiting("loading weights 9/12", 250.0), {"verdict": "ready"}]
+    times = iter([100.0, 110.0, 110.0, 350.0, 350.0])
+    monkeypatch.setattr(launch_gate.time, "monotonic", lambda: next(times))
+    answers = [waiting("loading weights 3/12"), waiting("loading weights 9/12"), {"verdict": "ready"}]
     result, calls = run(monkeypatch, answers, unit="u.service")
     assert result["verdict"] == "ready"
     assert calls[0] == {"unit": "u.service", "slice_seconds": 10}
@@ -44,10 +46,9 @@ def test_slices_follow_the_launch_of_the_first_one(monkeypatch, printed):
 
 
 def test_a_line_is_repeated_only_after_a_while(monkeypatch, printed):
-    times = iter([100.0, 110.0, 120.0, 131.0])
+    times = iter([100.0, *(moment for moment in (110.0, 120.0, 130.0, 141.0) for _ in range(2))])
     monkeypatch.setattr(launch_gate.time, "monotonic", lambda: next(times))
-    answers = [waiting("compiling", float(waited)) for waited in (10, 20, 30, 41)]
-    run(monkeypatch, [*answers, {"verdict": "ready"}])
+    run(monkeypatch, [*[waiting("compiling") for _ in range(4)], {"verdict": "ready"}])
     assert printed == ["    gpu1: compiling, 10s", "    gpu1: compiling, 41s"]
 
 
