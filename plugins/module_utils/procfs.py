@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Callable, NamedTuple
@@ -240,50 +240,59 @@ class ProcFs:
         by_pid: dict[int, tuple[str, ...]] = {}
         seen: set[str] = set()
         unreadable: set[int] = set()
+        sockets = {f"{SOCKET_LINK}{inode}]": label for inode, label in wanted.sockets.items()}
         for pid, process in processes.items() if wanted else ():
             if process.kernel_thread:
                 continue
             try:
-                labels = {self._label(link, path, wanted) for path, link in self.open_files(pid)} - {""}
+                links = self.open_files(pid)
             except PermissionError:
                 unreadable.add(pid)
                 continue
+            labels = {sockets[link] for _name, link in links if link in sockets}
+            if wanted.devices:
+                labels |= self._device_labels(pid, links, wanted.devices)
             if labels:
                 by_pid[pid] = tuple(sorted(labels))
                 seen |= labels
         unseen = tuple(sorted(set(wanted.sockets.values()) - seen))
         return Holders(by_pid, unseen, frozenset(unreadable))
 
-    def open_files(self, pid: int) -> Iterator[tuple[str, str]]:
-        """Yield the path below ``/proc`` and the target of each open file; PermissionError where that is forbidden."""
-        directory = f"{self.root}/{pid}/fd"
+    def open_files(self, pid: int) -> list[tuple[str, str]]:
+        """Return number and target of each open file, none for a process that has gone.
+
+        Raises PermissionError where this user may not look.
+        """
         try:
-            names = os.listdir(directory)
-        except PermissionError:
-            raise
-        except OSError:
-            return
-        for name in names:
-            path = f"{directory}/{name}"
+            directory = os.open(f"{self.root}/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+        found = []
+        try:
+            for name in os.listdir(directory):
+                try:
+                    found.append((name, os.readlink(name, dir_fd=directory)))
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+        finally:
+            os.close(directory)
+        return found
+
+    def _device_labels(self, pid: int, links: Iterable[tuple[str, str]], devices: Mapping[int, str]) -> set[str]:
+        labels = set()
+        for name, link in links:
+            # Only device nodes are looked at: a stat of a file on a dead network filesystem would never return.
+            if not link.startswith("/dev/"):
+                continue
             try:
-                yield path, os.readlink(path)
-            except PermissionError:
-                raise
+                status = os.stat(f"{self.root}/{pid}/fd/{name}")
             except OSError:
                 continue
-
-    @staticmethod
-    def _label(link: str, path: str, wanted: Wanted) -> str:
-        if link.startswith(SOCKET_LINK):
-            return wanted.sockets.get(int(link[len(SOCKET_LINK) : -1]), "")
-        # Only device nodes are looked at: a stat of a file on a dead network filesystem would never return.
-        if not wanted.devices or not link.startswith("/dev/"):
-            return ""
-        try:
-            status = os.stat(path)
-        except OSError:
-            return ""
-        return wanted.devices.get(status.st_rdev, "") if stat.S_ISCHR(status.st_mode) else ""
+            if stat.S_ISCHR(status.st_mode) and status.st_rdev in devices:
+                labels.add(devices[status.st_rdev])
+        return labels
 
 
 def parse_cgroups(raw: bytes) -> dict[str, str]:

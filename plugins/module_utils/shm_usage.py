@@ -74,8 +74,12 @@ class _Search:
         if self._mapping is not None:
             for device, inode in set(self._mapping.findall(self._maps(pid))):
                 self._add_user((self._devices[device], int(inode)), pid)
-            for path, link in self._proc.open_files(pid):
-                self._look_at_file(pid, path, link)
+            for name, link in self._proc.open_files(pid):
+                # The last part of the link is the object's name in whatever mount namespace it was opened; comparing it
+                # first spares a stat of all else, which may lie on a dead network filesystem and never return.
+                opened = link[link.rfind("/") + 1 :]
+                if opened in self._names or opened.removesuffix(DELETED) in self._names:
+                    self._look_at_file(pid, f"{self._proc.root}/{pid}/fd/{name}")
         if self._want_sockets:
             namespace = _link(f"{self._proc.root}/{pid}/ns/net")
             if namespace and namespace not in namespaces:
@@ -89,18 +93,14 @@ class _Search:
         except (FileNotFoundError, ProcessLookupError):
             return b""
 
-    def _look_at_file(self, pid: int, path: str, link: str) -> None:
-        # The last part of the link is the object's name in whatever mount namespace it was opened; comparing it first
-        # spares a stat of everything else, which could be on a dead network filesystem and never return.
-        name = link.rpartition("/")[2]
-        if name in self._names or (name.endswith(DELETED) and name[: -len(DELETED)] in self._names):
-            try:
-                status = os.stat(path)
-            except PermissionError:
-                raise
-            except OSError:
-                return
-            self._add_user((status.st_dev, status.st_ino), pid)
+    def _look_at_file(self, pid: int, path: str) -> None:
+        try:
+            status = os.stat(path)
+        except PermissionError:
+            raise
+        except OSError:
+            return
+        self._add_user((status.st_dev, status.st_ino), pid)
 
     def _add_user(self, key: tuple[int, int], pid: int) -> None:
         if key in self._keys:

@@ -23,7 +23,7 @@ SENT = "sent"
 GONE = "gone"
 NOT_PERMITTED = "not_permitted"
 
-SETTLE_SECONDS = 6.0  # vLLM's workers follow a dead parent within 5 s (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS)
+SETTLE_SECONDS = 1.0  # vLLM's API server goes last of all; whoever is still there so long after it needs a TERM too
 TRACKER_SECONDS = 2.0
 FREEZE_ROUNDS = 20
 POLL_SECONDS = (0.01, 0.25)
