@@ -44,7 +44,7 @@ def _cause(
 
 
 FP8_KV_REMEDY = (
-    "add the patch set disable_fp8_kv_cache to vllm_service_patches (removes the FP8 KV-cache settings "
+    "add the patch set disable_fp8_kv_cache to vllm_service_patch_sets (removes the FP8 KV-cache settings "
     "from config.json "
     "and hf_quant_config.json), or set vllm_service_arguments.kv-cache-dtype: bfloat16"
 )
@@ -73,7 +73,7 @@ CAUSES: tuple[Cause, ...] = (
         r"No valid attention backend found.*kv_cache_dtype",
         "remove vllm_service_arguments.kv-cache-dtype or set it to bfloat16; if the checkpoint asks for FP8 "
         "as well, also add "
-        "the patch set disable_fp8_kv_cache to vllm_service_patches",
+        "the patch set disable_fp8_kv_cache to vllm_service_patch_sets",
         contexts=(r"non-default args:.*'kv_cache_dtype': 'fp8",),
         source="https://github.com/vllm-project/vllm/issues/32732",
     ),
@@ -161,7 +161,7 @@ CAUSES: tuple[Cause, ...] = (
         "config_invalid",
         "the CPU binding does not fit the number of workers",
         r"Given number of CPU id list|Not enough allowed NUMA nodes",
-        "set VLLM_CPU_OMP_THREADS_BIND in the service's environment (one entry per worker, or nobind)",
+        "set VLLM_CPU_OMP_THREADS_BIND in vllm_service_environment (one entry per worker, or nobind)",
     ),
     _cause(
         "model_arch_unsupported",
@@ -269,7 +269,7 @@ CAUSES: tuple[Cause, ...] = (
         "host_limits",
         "the service may not create more processes or threads",
         r"Resource temporarily unavailable|can't start new thread|pthread_create",
-        "raise TasksMax of the unit (vllm_service_tasks_max) and the container's pids limit",
+        "raise TasksMax of the unit (vllm_service_unit_settings) and the container's pids limit",
     ),
     _cause(
         "host_limits",
@@ -396,7 +396,7 @@ CAUSES: tuple[Cause, ...] = (
         "cuda_fork_reinit",
         "CUDA was initialised before a fork",
         r"Cannot re-initialize CUDA in forked subprocess",
-        "set VLLM_WORKER_MULTIPROC_METHOD=spawn in the service's environment",
+        "set VLLM_WORKER_MULTIPROC_METHOD=spawn in vllm_service_environment",
     ),
     _cause(
         "cuda_graph_capture",
@@ -447,7 +447,7 @@ CAUSES: tuple[Cause, ...] = (
         "engine_startup_timeout",
         "the engine's processes did not report ready in time",
         r"Timed out waiting for engine core processes|Did not receive response from front-end process",
-        "raise VLLM_ENGINE_READY_TIMEOUT_S in the service's environment; a stop while loading looks the same",
+        "raise VLLM_ENGINE_READY_TIMEOUT_S in vllm_service_environment; a stop while loading looks the same",
     ),
     # --- the rest
     _cause(
@@ -549,7 +549,7 @@ MANAGER_CAUSES: tuple[Cause, ...] = (
         "host_oom_kill",
         "the kernel's OOM killer ended a process of the unit",
         r"killed by the OOM killer|Failed with result 'oom-kill'",
-        "give the unit more memory (vllm_service_memory_max) or lower kv-cache-memory-bytes; see "
+        "give the unit more memory (MemoryMax in vllm_service_unit_settings) or lower kv-cache-memory-bytes; see "
         "memory.events of the unit",
         source="man systemd.service",
     ),

@@ -93,7 +93,7 @@ def look_at_port(procfs: ProcFs, port: int, control_group: str, main_pid: int) -
     for pid in holders.by_pid:
         process = processes[pid]
         ours = in_control_group(process, control_group)
-        cgroup = next(iter(process.cgroups.values()), "")
+        cgroup = max(process.cgroups.values(), key=len, default="").rstrip("/")
         owners.append(Owner(pid, process.command, cgroup, ours))
     return Listener(port, tuple(owners), len(holders.unseen))
 

@@ -126,9 +126,11 @@ class PhaseTracker:
         return Progress(phase, text, self._last_seconds)
 
     def timeline(self) -> list[dict[str, Any]]:
-        """Return ``[{"phase", "seconds"}]`` in order; the last one lasts until the latest line."""
+        """Return ``[{"phase", "seconds"}]`` in order; the last one but listening lasts until the latest line."""
         steps = sorted(self._entered.items(), key=lambda item: PHASES.index(item[0]))
-        ends = [when for _, when in steps[1:]] + [self._last_seconds]
+        # Lines of the service that has come up, such as its access log, are no part of the launch.
+        last = self._entered.get(PHASES[-1], self._last_seconds)
+        ends = [when for _, when in steps[1:]] + [last]
         return [
             {"phase": phase, "seconds": round(max(0.0, end - start), 3)} for (phase, start), end in zip(steps, ends)
         ]

@@ -272,7 +272,7 @@ diagnosis:
       description: What to do.
       returned: always
       type: str
-      sample: add the patch set disable_fp8_kv_cache to vllm_service_patches
+      sample: add the patch set disable_fp8_kv_cache to vllm_service_patch_sets
     confidence:
       description: From 0 to 1.
       returned: always

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import (
@@ -74,7 +75,7 @@ def test_the_founding_case_is_named_with_the_line_of_this_launch_that_asked_for_
     assert found.evidence[0].process == "Worker_TP0 pid=102"
     assert any("kv_cache_dtype=fp8_e4m3" in evidence.text for evidence in found.evidence[1:])
     assert "leaked shared_memory" in found.misleading_last_line
-    assert "disable_fp8_kv_cache" in found.remedy and "vllm_service_patches" in found.remedy
+    assert "disable_fp8_kv_cache" in found.remedy and "vllm_service_patch_sets" in found.remedy
     assert "vllm_service_arguments.kv-cache-dtype: bfloat16" in found.remedy
 
 
@@ -272,6 +273,14 @@ def test_every_cause_says_what_to_do(cause):
     assert cause.title and cause.remedy and cause.source
     assert not cause.remedy.endswith(".") and re.fullmatch(r"[a-z0-9_]+", cause.cause_class)
     assert not cause.root.search("")
+
+
+def test_remedies_name_only_variables_that_the_roles_have():
+    roles = Path(__file__).resolve().parents[4] / "roles"
+    defaults = "\n".join(path.read_text() for path in roles.glob("*/defaults/main.yml"))
+    known = set(re.findall(r"^(\w+):", defaults, re.M))
+    remedies = " ".join(cause.remedy for cause in (*CAUSES, *MANAGER_CAUSES))
+    assert set(re.findall(r"\b(?:vllm_(?:service|runtime)|model_store|host_prereq)_\w+", remedies)) <= known
 
 
 def test_a_long_line_is_shown_around_what_matters():

@@ -53,9 +53,7 @@ def test_a_real_listener_outside_the_unit_is_foreign_and_named(listener):
 
 
 def test_a_real_listener_in_another_process_of_the_unit_is_ours():
-    code = (
-        "import socket as s, sys; l = s.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=1); input()"
-    )
+    code = "import socket as s, sys; l = s.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=1); input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         port = int(child.stdout.readline())
