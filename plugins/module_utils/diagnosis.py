@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_causes import (
     CAUSES,
@@ -73,8 +73,7 @@ _SURVIVES_NOTHING = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line of a launch: ``number`` counts from 1, ``body`` is the text without prefixes."""
 
     number: int
@@ -167,11 +166,11 @@ class _Reader:
                 self.interesting.append(parsed)
                 if parsed.body.startswith("AssertionError"):
                     self._sources[line.number] = self._before
-            stripped = line.text.rstrip()
-            if stripped and not line.from_manager:
+            if line.text and not line.from_manager and not line.text.isspace():
                 self.last = line
-                if not stripped.endswith("^") and not stripped.endswith("~"):
-                    self._before = stripped
+                # Marks below a source line are no source line.
+                if line.text[-1] not in "^~":
+                    self._before = line.text
 
     def source_of(self, line: Line) -> str:
         """Return the indented source line above an exception that says nothing itself."""
@@ -362,9 +361,10 @@ def lines_of_entries(entries: Iterable[Entry]) -> list[Line]:
     return lines
 
 
-def lines_of_text(text: str) -> list[Line]:
-    """Turn a saved log into lines; numbers are those of the text."""
-    return [Line(number, clean(line)) for number, line in enumerate(text.split("\n"), start=1)]
+def lines_of_text(text: Iterable[str]) -> Iterator[Line]:
+    """Turn a saved log's lines into ours, one at a time; numbers are those of the text."""
+    for number, line in enumerate(text, start=1):
+        yield Line(number, clean(line))
 
 
 def _print_report(name: str, found: Diagnosis) -> None:
@@ -403,7 +403,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     for name in files:
         with open(name, encoding="utf-8", errors="replace", newline="\n") as handle:
-            found = diagnose(lines_of_text(handle.read()))
+            found = diagnose(lines_of_text(handle))
         if as_json:
             print(json.dumps(_summary(name, found)))
         else:

@@ -49,6 +49,8 @@ class Entry:
 
 def clean(text: str) -> str:
     """Return ``text`` without colours and control characters; a carriage return ends a line as a line feed does."""
+    if text.rstrip("\n").isprintable() and "^" not in text and "#033" not in text:
+        return text.rstrip("\n")
     plain = _LINE_END.sub("\n", _ANSI.sub("", text))
     return _CONTROL.sub("", plain).strip("\n")
 

@@ -64,7 +64,7 @@ shared_memory objects to clean up at shutdown
 
 
 def of(text):
-    return diagnose(lines_of_text(text))
+    return diagnose(lines_of_text(text.split("\n")))
 
 
 def test_the_founding_case_is_named_with_the_line_of_this_launch_that_asked_for_fp8():
