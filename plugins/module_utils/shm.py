@@ -195,27 +195,30 @@ def scan(directory: str, families: Iterable[Family]) -> list[ShmObject]:
 def plan(
     objects: Sequence[ShmObject],
     policy: Policy,
-    find_usage: Callable[[Sequence[ShmObject]], Usage],
+    find_usage: Callable[[Sequence[ShmObject], Sequence[ShmObject]], Usage],
     ask_kernel: Callable[[ShmObject], str],
 ) -> list[Verdict]:
     """Judge every object, in the given order.
 
-    ``find_usage`` is called once, with the objects that the policy lets go; ``ask_kernel`` returns UNUSED, IN_USE or
-    NOT_PROVABLE for one.
+    ``ask_kernel`` returns UNUSED, IN_USE or NOT_PROVABLE for one. ``find_usage`` is called once, with the objects that
+    the policy lets go, and those of them that the kernel did not call unused.
     """
     kept = [policy.reason_to_keep(found) for found in objects]
-    usage = find_usage([found for found, reason in zip(objects, kept) if not reason])
+    answers = ["" if reason else ask_kernel(found) for found, reason in zip(objects, kept)]
+    usage = find_usage(
+        [found for found, reason in zip(objects, kept) if not reason],
+        [found for found, answer in zip(objects, answers) if answer not in ("", UNUSED)],
+    )
     return [
-        Verdict(found, False, reason) if reason else _judge(found, usage, ask_kernel)
-        for found, reason in zip(objects, kept)
+        Verdict(found, False, reason) if reason else _judge(found, usage, answer)
+        for found, reason, answer in zip(objects, kept, answers)
     ]
 
 
-def _judge(found: ShmObject, usage: Usage, ask_kernel: Callable[[ShmObject], str]) -> Verdict:
+def _judge(found: ShmObject, usage: Usage, answer: str) -> Verdict:
     users = tuple(sorted(usage.by_key.get(found.key, ())))
     if users or (found.family.kind == SOCKET and found.name in usage.socket_names):
         return Verdict(found, False, IN_USE, users)
-    answer = ask_kernel(found)
     if answer == NOT_PROVABLE and not usage.may_be_hidden(found):
         return Verdict(found, True, UNUSED)
     return Verdict(found, answer == UNUSED, answer, kernel_agrees=answer == UNUSED)

@@ -108,8 +108,8 @@ class ShmRun:
         freed = sum(one["allocated_bytes"] for one in described if one["verdict"] == removable)
         return {"objects": described, "freed_bytes": freed, "unreadable_processes": self._unreadable_count}
 
-    def _find_usage(self, candidates: Sequence[shm.ShmObject]) -> shm.Usage:
-        usage = shm_usage.find_usage(self._proc, candidates)
+    def _find_usage(self, candidates: Sequence[shm.ShmObject], unproven: Sequence[shm.ShmObject]) -> shm.Usage:
+        usage = shm_usage.find_usage(self._proc, candidates, unproven)
         self._unreadable_count = usage.unreadable_count
         return usage
 

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Who uses a shared-memory object or a socket: what ``/proc`` shows, and what the kernel answers.
 
-``/proc`` names the processes, by device and inode, so that other mount namespaces and deleted names count. The kernel
-grants a write lease on a file only while nobody else has it open or mapped (fcntl(2), F_SETLEASE), in whatever
-namespace and whoever asks; and it refuses a connection to a socket that nobody listens on. Both must agree.
+The kernel grants a write lease on a file only while nobody else has it open or mapped (fcntl(2), F_SETLEASE), in
+whatever namespace, by whatever name and whoever asks; and it refuses a connection to a socket that nobody listens on.
+``/proc`` names the processes, by device and inode. The two must agree; the open files of all processes, by far the most
+work, are looked through only for objects that the kernel did not call unused.
 """
 
 from __future__ import annotations
@@ -35,19 +36,22 @@ NOT_PERMITTED = "not_permitted"
 DELETED = " (deleted)"
 
 
-def find_usage(proc: ProcFs, candidates: Sequence[ShmObject]) -> Usage:
-    """Look through every process for the candidates; costs nothing when there are none."""
+def find_usage(proc: ProcFs, candidates: Sequence[ShmObject], unproven: Sequence[ShmObject]) -> Usage:
+    """Look through every process for the candidates, and through its open files for those of them that are unproven.
+
+    Costs nothing when there are no candidates.
+    """
     if not candidates:
         return Usage({}, frozenset(), frozenset(), 0)
-    return _Search(proc, candidates).run()
+    return _Search(proc, candidates, unproven).run()
 
 
 class _Search:
-    def __init__(self, proc: ProcFs, candidates: Sequence[ShmObject]) -> None:
+    def __init__(self, proc: ProcFs, candidates: Sequence[ShmObject], unproven: Sequence[ShmObject]) -> None:
         self._proc = proc
         files = [found for found in candidates if found.family.kind != SOCKET]
         self._keys = {found.key for found in files}
-        self._names = {found.name for found in files}
+        self._names = {found.name for found in unproven if found.family.kind != SOCKET}
         self._want_sockets = len(files) < len(candidates)
         self._users: dict[tuple[int, int], set[int]] = {}
         self._socket_names: set[str] = set()
@@ -74,7 +78,7 @@ class _Search:
         if self._mapping is not None:
             for device, inode in set(self._mapping.findall(self._maps(pid))):
                 self._add_user((self._devices[device], int(inode)), pid)
-            for name, link in self._proc.open_files(pid):
+            for name, link in self._proc.open_files(pid) if self._names else ():
                 # The last part of the link is the object's name in whatever mount namespace it was opened; comparing it
                 # first spares a stat of all else, which may lie on a dead network filesystem and never return.
                 opened = link[link.rfind("/") + 1 :]

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -246,7 +247,7 @@ def test_socket_of_another_network_namespace_bound_by_a_relative_path_is_in_use(
     assert server.stdin and server.stdout and server.stderr
     ready = server.stdout.readline()
     found = shm.scan(str(directory), [family for family in shm.FAMILIES if family.place == shm.RPC])
-    usage = shm_usage.find_usage(ProcFs(), found)
+    usage = shm_usage.find_usage(ProcFs(), found, found)
     answers = [shm_usage.ask_kernel(one) for one in found]
     server.stdin.close()
     server.wait()
@@ -275,6 +276,25 @@ def test_nothing_is_searched_when_there_is_no_candidate(directory: Path) -> None
     segment(directory)
     run = ShmRun(ShmRequest(owner=ME, shm_path=str(directory), keep=["*"]), proc=Untouchable())
     assert only(run) == ("kept", "keep_list")
+
+
+def test_open_files_are_looked_through_only_for_what_the_kernel_does_not_call_unused(directory: Path) -> None:
+    class Sealed(ProcFs):
+        def open_files(self, pid: int) -> list[tuple[str, str]]:
+            raise AssertionError("looked at open files")
+
+    path = segment(directory)
+    assert only(ShmRun(ShmRequest(owner=ME, shm_path=str(directory)), proc=Sealed())) == ("removed", "unused")
+    with path.open("rb"), pytest.raises(AssertionError, match="looked at open files"):
+        ShmRun(ShmRequest(owner=ME, shm_path=str(directory)), proc=Sealed())
+
+
+def test_object_that_only_proc_shows_in_use_is_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_usage, "ask_kernel", lambda found: shm.UNUSED)
+    path = segment(directory)
+    with path.open("rb") as handle, mmap.mmap(handle.fileno(), 4096, prot=mmap.PROT_READ):
+        run = planned(directory)
+    assert run.result("removed")["objects"][0]["used_by"] == [os.getpid()]
 
 
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=30)
@@ -313,7 +333,7 @@ def test_removable_is_only_what_every_rule_lets_go(
     status = os.stat_result((mode, 7, 8, 1, uid, 0, 0, 0, mtime, mtime))
     found = shm.ShmObject("/dev/shm", NAME, shm.FAMILIES[0], status)
     usage = shm.Usage({(8, 7): frozenset({5})} if used else {}, frozenset(), frozenset({uid} if hidden else ()), 0)
-    (verdict,) = shm.plan([found], policy, lambda some: usage, lambda one: answer)
+    (verdict,) = shm.plan([found], policy, lambda some, unproven: usage, lambda one: answer)
     blind = hidden and uid != 0
     allowed = (
         mode == 0o100600
@@ -324,7 +344,7 @@ def test_removable_is_only_what_every_rule_lets_go(
     assert verdict.removable == (
         allowed and not used and (answer == shm.UNUSED or (answer == "not_provable" and not blind))
     )
-    assert shm.plan([found], policy, lambda some: usage, lambda one: answer) == [verdict]
+    assert shm.plan([found], policy, lambda some, unproven: usage, lambda one: answer) == [verdict]
 
 
 SHMGET = "import ctypes; print(ctypes.CDLL(None).shmget(0, 8192, 0o1600))"
