@@ -350,7 +350,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
 CANARY_SPEC = {
     "kind": {"type": "str", "choices": ["chat", "completion"], "default": "chat"},
     "prompt": {"type": "str", "required": True},
-    "max_tokens": {"type": "int", "default": 16},
+    "max_tokens": {"type": "int", "default": 16, "no_log": False},
     "min_chars": {"type": "int", "default": 1},
     "contains": {"type": "str", "default": ""},
     "matches": {"type": "str", "default": ""},
