@@ -79,6 +79,11 @@ class CgroupLayout:
         path = process.cgroups.get(SYSTEMD, process.cgroups.get(UNIFIED, "/"))
         if not is_below(path, self._root or "/"):
             return path
+        # systemd keeps a unit at one path in all hierarchies, or higher up in some. A container whose own systemd
+        # shares the host's named hierarchy gives itself away by its controllers.
+        for other in process.cgroups.values():
+            if not is_below(other, path) and not is_below(path, other):
+                return other
         parts = [part[1:] if part.startswith("_") else part for part in path[len(self._root) :].split("/") if part]
         for number, part in enumerate(parts):
             if part.endswith(".slice"):

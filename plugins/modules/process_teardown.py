@@ -242,7 +242,8 @@ unit_state:
   sample: inactive
 unreadable_processes:
   description:
-    - How many processes may not be looked at by this user when ports, sockets or devices are searched; 0 as root.
+    - How many processes may not be looked at by this user when ports, sockets or devices are searched; normally
+      0 as root.
   returned: always
   type: int
   sample: 0

@@ -145,7 +145,7 @@ freed_bytes:
   type: int
   sample: 33554432
 unreadable_processes:
-  description: How many processes this user may not look at; 0 as root.
+  description: How many processes this user may not look at; normally 0 as root.
   returned: always
   type: int
   sample: 0

@@ -138,6 +138,9 @@ def layout(made: Tree, mounts: str, first: str) -> CgroupLayout:
         ("0::/init.scope\n", None),
         ("0::/\n", None),
         ("0::/../other\n", "../other"),
+        ("2:cpu:/\n1:name=systemd:/system.slice/a.service\n0::/system.slice\n", "a.service"),
+        ("2:cpu:/system.slice/a.service/own\n1:name=systemd:/system.slice/a.service\n0::/\n", "a.service"),
+        ("8:pids:/libpod_parent/libpod-1\n1:name=systemd:/system.slice/a.service\n0::/\n", "/libpod_parent/libpod-1"),
     ],
 )
 def test_unit_is_the_first_that_is_no_slice(made: Tree, cgroup: str, unit: str | None) -> None:

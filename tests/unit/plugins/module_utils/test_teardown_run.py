@@ -9,19 +9,28 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import Cgroup
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
-from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import GpuMemory, LivingUnits, find_devices
+from ansible_collections.llmops.vllm.plugins.module_utils.teardown import Plan, Selector, Target
+from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
+    GpuMemory,
+    LivingUnits,
+    TeardownHost,
+    find_devices,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown_run import TeardownRequest, TeardownRun
 
 USER = str(os.getuid())
 GIB = 1 << 30
+UNIT = "no-such-unit-7531.service"  # these tests really end what they select
 
 
 class Commands:
@@ -127,19 +136,19 @@ def unit(state: str = "inactive", group: str = "", main_pid: int = 0) -> Complet
 
 
 def test_unit_that_left_nothing_changes_nothing() -> None:
-    result = teardown(Commands(systemctl=[unit()]), unit="vllm@kimi.service").apply()
+    result = teardown(Commands(systemctl=[unit()]), unit=UNIT).apply()
     assert (result["changed"], result["unit_state"], result["targets"]) == (False, "inactive", [])
 
 
 def test_unknown_unit_on_a_systemd_host_selects_nothing_but_no_systemd_is_an_error() -> None:
     commands = Commands(systemctl=[answer("LoadState=not-found\nActiveState=inactive\nMainPID=0\nControlGroup=\n")])
-    assert not teardown(commands, unit="none.service").apply()["changed"]
+    assert not teardown(commands, unit=UNIT).apply()["changed"]
     with pytest.raises(PreconditionError, match="systemd does not answer on this host"):
-        teardown(Commands(systemctl=[answer("System has not been booted with systemd", 1)]), unit="none.service")
+        teardown(Commands(systemctl=[answer("System has not been booted with systemd", 1)]), unit=UNIT)
 
 
 def test_root_control_group_of_a_unit_is_never_taken_for_the_whole_host() -> None:
-    assert teardown(Commands(systemctl=[unit(group="/")]), unit="x.service").apply()["targets"] == []
+    assert teardown(Commands(systemctl=[unit(group="/")]), unit=UNIT).apply()["targets"] == []
 
 
 def test_living_units_are_those_of_which_systemd_does_not_say_that_they_are_dead() -> None:
@@ -178,6 +187,84 @@ def test_devices_are_character_devices_by_number() -> None:
     found = find_devices(["/dev/nul?", "/dev/null", "/dev/fd", "/dev/none*"])
     assert found == {os.stat("/dev/null").st_rdev: "/dev/null"}
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+class StubLayout:
+    """A layout in which every group has the given kill file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def kill_file(self, group: Cgroup) -> str:
+        return str(self.path)
+
+    def unit_of(self, process: Process) -> None:
+        return None
+
+
+@pytest.mark.parametrize(("spared", "written"), [(0, "1"), (1, "")])
+def test_group_is_killed_as_a_whole_only_when_all_in_it_are_targets(tmp_path: Path, spared: int, written: str) -> None:
+    path = tmp_path / "cgroup.kill"
+    path.touch()
+    group = Cgroup(("",), "/x")
+    layout: Any = StubLayout(path)
+    host = TeardownHost(ProcFs(), layout, Selector(groups=(group,)), lambda unit: True, 99)
+    members = [Process(pid, 1, pid, pid, 1, "x", "S", 1, False, {"": "/x"}, "/nonexistent") for pid in (70, 71, 72)]
+    host._processes = {one.pid: one for one in members}
+    host.kill_groups(Plan(tuple(Target(one, ("x",), True, 0) for one in members[spared:])))
+    assert path.read_text(encoding="ascii") == written
+
+
+def as_nobody(work: Callable[[], None]) -> None:
+    """Run ``work`` in a child of an unprivileged user; it must not raise."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs two users")
+def test_unprivileged_user_ends_what_is_his_and_is_told_of_a_holder_that_he_may_not_look_at() -> None:
+    own = subprocess.Popen(["sleep", "86397"], user=65534)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def work() -> None:
+            server.close()  # the child's copy; root's stays open
+            with pytest.raises(PreconditionError, match=f"TCP port {port} is held by a process that this user may not"):
+                teardown(port=port, owner="65534")
+            result = TeardownRun(TeardownRequest(title="sleep 86397", owner="65534")).apply()
+            assert own.pid in [one["pid"] for one in result["ended"]]
+
+        as_nobody(work)
+    assert own.wait(5) == -signal.SIGTERM
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs two users")
+def test_process_that_may_not_be_signalled_is_a_survivor_and_the_host_not_clean() -> None:
+    other = subprocess.Popen(["sleep", "86396"], user=65533)
+    try:
+
+        def work() -> None:
+            run = TeardownRun(TeardownRequest(title="sleep 86396", owner="65533", grace_seconds=0, kill_seconds=1))
+            with pytest.raises(LlmopsError, match=f"PID {other.pid} .* may not signal it") as caught:
+                run.apply()
+            assert [one["reason"] for one in caught.value.details["survivors"]] == ["not_permitted"]
+            assert caught.value.details["ended"] == []
+
+        as_nobody(work)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 BOMB = """

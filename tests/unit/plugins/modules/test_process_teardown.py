@@ -246,7 +246,7 @@ def test_pid_file_older_than_its_process_is_stale(run_module: Any, start: Start,
 
 def test_unit_on_a_host_without_systemd_says_so(run_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    result = run_module(process_teardown, unit="vllm@kimi.service")
+    result = run_module(process_teardown, unit="no-such-unit-7531.service")
     assert "systemd does not answer on this host" in result["msg"]
 
 
