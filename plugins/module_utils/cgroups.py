@@ -33,18 +33,23 @@ class Cgroup:
 
 
 def is_below(path: str | None, top: str) -> bool:
-    """Whether ``path`` is ``top`` or lies below it."""
-    return path is not None and (path == top or path.startswith(top.rstrip("/") + "/"))
+    """Whether ``path`` is ``top`` or lies below it; ``/..`` right below it leads out (cgroup_namespaces(7))."""
+    if path is None or not path.startswith(top.rstrip("/")):
+        return False
+    rest = path[len(top.rstrip("/")) :]
+    return not rest or (rest.startswith("/") and rest != "/.." and not rest.startswith("/../"))
 
 
 class CgroupLayout:
-    """How this host's control groups are mounted, and below which of them PID 1 manages its units."""
+    """How this host's control groups are mounted, and below which of them PID 1 manages its units.
+
+    PID 1's own place tells, in each hierarchy by itself: in a container they can differ.
+    """
 
     def __init__(self, proc: ProcFs) -> None:
         self._mounts = _cgroup_mounts(os.fsdecode(read_file(f"{proc.root}/self/mountinfo")))
         first = parse_cgroups(read_file(f"{proc.root}/1/cgroup"))
-        path = first.get(SYSTEMD, first.get(UNIFIED, "/"))
-        self._root = (path[: -len("/init.scope")] if path.endswith("/init.scope") else path).rstrip("/")
+        self._roots = {hierarchy: path.removesuffix("/init.scope").rstrip("/") for hierarchy, path in first.items()}
 
     def control_group(self, path: str) -> Cgroup:
         """Return the group systemd calls ``path`` (property ControlGroup)."""
@@ -64,7 +69,7 @@ class CgroupLayout:
         if below:
             hierarchy, point, top = max(below, key=lambda mount: len(mount[1]))
             found = Cgroup((hierarchy,), os.path.normpath(f"{top}/{normal[len(point) :]}"))
-        if found.path.strip("/") == "" or found.path == self._root:
+        if found.path.strip("/") == "" or found.path in self._roots.values():
             raise InvalidInputError(
                 f"cgroup {path!r} is the root of a hierarchy and holds the whole host; name one below."
             )
@@ -76,15 +81,18 @@ class CgroupLayout:
         systemd nests a unit below slices only, so the first other component names the unit (systemd.slice(5)); a
         container or a user's service manager below it is another world, with units of the same names.
         """
-        path = process.cgroups.get(SYSTEMD, process.cgroups.get(UNIFIED, "/"))
-        if not is_below(path, self._root or "/"):
+        hierarchy = SYSTEMD if SYSTEMD in process.cgroups else UNIFIED
+        path = process.cgroups.get(hierarchy, "/")
+        if not is_below(path, self._roots.get(hierarchy) or "/"):
             return path
+        own = self._managed(hierarchy, path)
         # systemd keeps a unit at one path in all hierarchies, or higher up in some. A container whose own systemd
         # shares the host's named hierarchy gives itself away by its controllers.
-        for other in process.cgroups.values():
-            if not is_below(other, path) and not is_below(path, other):
+        for name, other in process.cgroups.items():
+            managed = self._managed(name, other)
+            if not is_below(managed, own) and not is_below(own, managed):
                 return other
-        parts = [part[1:] if part.startswith("_") else part for part in path[len(self._root) :].split("/") if part]
+        parts = [part[1:] if part.startswith("_") else part for part in own.split("/") if part]
         for number, part in enumerate(parts):
             if part.endswith(".slice"):
                 continue
@@ -95,6 +103,11 @@ class CgroupLayout:
                 return f"{part}/{services[-1]}" if services else None
             return part if part.endswith(UNIT_SUFFIXES) else "/".join(parts[number : number + 2])
         return None
+
+    def _managed(self, hierarchy: str, path: str) -> str:
+        """Return a path as the service manager sees it, whose own root differs from one hierarchy to the next."""
+        root = self._roots.get(hierarchy, "")
+        return (path[len(root) :] if is_below(path, root or "/") else path) or "/"
 
     def kill_file(self, group: Cgroup) -> str | None:
         """Return the path of ``cgroup.kill`` (cgroup v2, Linux 5.14) of a group, or None where there is none."""

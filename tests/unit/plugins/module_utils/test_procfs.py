@@ -137,7 +137,7 @@ def layout(made: Tree, mounts: str, first: str) -> CgroupLayout:
         ),
         ("0::/init.scope\n", None),
         ("0::/\n", None),
-        ("0::/../other\n", "../other"),
+        ("0::/../other\n", "/../other"),
         ("2:cpu:/\n1:name=systemd:/system.slice/a.service\n0::/system.slice\n", "a.service"),
         ("2:cpu:/system.slice/a.service/own\n1:name=systemd:/system.slice/a.service\n0::/\n", "a.service"),
         ("8:pids:/libpod_parent/libpod-1\n1:name=systemd:/system.slice/a.service\n0::/\n", "/libpod_parent/libpod-1"),
@@ -158,6 +158,16 @@ def test_units_of_a_container_whose_groups_are_the_hosts_lie_below_its_own(made:
     assert where.unit_of(processes[81]) == "/system.slice/a.service"
     with pytest.raises(InvalidInputError, match="root of a hierarchy"):
         where.resolve("/libpod/1")
+
+
+def test_container_sees_its_units_although_its_hierarchies_have_different_roots(made: Tree) -> None:
+    where = layout(made, HYBRID, "8:pids:/init.scope\n1:name=systemd:/../../init.scope\n0::/init.scope\n")
+    made.add(80, cgroup="8:pids:/s.slice/a.service\n1:name=systemd:/../../s.slice/a.service\n0::/s.slice/a.service\n")
+    made.add(81, cgroup="8:pids:/\n1:name=systemd:/../../s.slice/a.service\n0::/\n")
+    made.add(82, cgroup="8:pids:/x\n1:name=systemd:/../../../s.slice/a.service\n0::/\n")
+    processes = made.proc().processes()
+    units = [where.unit_of(processes[pid]) for pid in (80, 81, 82)]
+    assert units == ["a.service", "a.service", "/../../../s.slice/a.service"]
 
 
 def test_group_is_found_by_mount_point_or_by_its_own_path(made: Tree) -> None:
