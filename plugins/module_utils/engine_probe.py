@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -43,13 +44,15 @@ try:
     from vllm.entrypoints.cli import serve
 
     request = json.load(sys.stdin)
-    folder = tempfile.mkdtemp()
-    path = os.path.join(folder, "serve.yaml")
-    with open(path, "w") as file:
-        yaml.safe_dump(yaml.safe_load(request["serve_yaml"]) | {"model": request["model"]}, file, sort_keys=False)
     parser = serve.FlexibleArgumentParser(prog="vllm")
     serve.ServeSubcommand().subparser_init(parser.add_subparsers(required=True))
+    path = os.path.join(tempfile.mkdtemp(), "serve.yaml")
     result["stage"] = "parse"
+    wanted = yaml.safe_load(request["serve_yaml"])
+    if not isinstance(wanted, dict):
+        raise ValueError("serve.yaml holds no mapping of arguments to values")
+    with open(path, "w") as file:
+        yaml.safe_dump(wanted | {"model": request["model"]}, file, sort_keys=False)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -68,7 +71,8 @@ except ModuleNotFoundError as error:
     result["error"] = told(error)
 except Exception as error:
     result["error"] = told(error)
-json.dump(result, answer)
+with answer:
+    json.dump(result, answer)
 """
 
 
@@ -105,6 +109,31 @@ def read_answer(text: str, complaints: str) -> EngineAnswer:
         return EngineAnswer("silent", lines[-1][:500], "", "")
 
 
+def probe_environment(environment: Mapping[str, str], home: str, cache: str) -> dict[str, str]:
+    """Return the whole environment of the probe: the launch's own, with every place to write to moved to ``home``.
+
+    A setting is such a place when its name speaks of a cache and its value is a path: ``VLLM_CPU_KVCACHE_SPACE`` is a
+    size. Nothing is inherited from the caller.
+    """
+    settings = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **environment}
+    settings.update({name: home for name, value in settings.items() if "CACHE" in name and "/" in value})
+    settings.update(HOME=home, TMPDIR=home, HF_HOME=home, PYTHONDONTWRITEBYTECODE="1")
+    settings.update(VLLM_CACHE_ROOT=cache or home, VLLM_RPC_BASE_PATH=home, VLLM_LOGGING_LEVEL="WARNING")
+    return settings
+
+
+def converse(process: subprocess.Popen[str], question: str, timeout_seconds: float) -> EngineAnswer:
+    """Put the question to the probe and wait for its answer; end it, with all that it started, when that takes long."""
+    try:
+        output, complaints = process.communicate(question, timeout=timeout_seconds)
+    except subprocess.TimeoutExpired:
+        # The engine looks at a model's class in a process of its own. The probe leads the group of all of them, and as
+        # it was not waited for, the number still is that group's.
+        os.killpg(process.pid, signal.SIGKILL)
+        return EngineAnswer("silent", f"it did not answer within {timeout_seconds:g} s", "", "")
+    return read_answer(output, complaints)
+
+
 def ask_engine(
     *,
     python: str,
@@ -122,26 +151,23 @@ def ask_engine(
     with tempfile.TemporaryDirectory(prefix="llmops-probe-") as home:
         if user is not None:
             os.chown(home, user.uid, user.gid)
-        settings = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **environment}
-        settings.update({name: home for name in settings if "CACHE" in name})
-        settings.update(HOME=home, TMPDIR=home, HF_HOME=home, PYTHONDONTWRITEBYTECODE="1")
-        settings.update(VLLM_CACHE_ROOT=cache or home, VLLM_RPC_BASE_PATH=home, VLLM_LOGGING_LEVEL="WARNING")
         identity: dict[str, Any] = {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
         try:
-            run = subprocess.run(
+            process = subprocess.Popen(
                 [python, "-c", PROBE],
-                input=json.dumps({"serve_yaml": serve_yaml, "model": model}),
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
+                encoding="utf-8",
                 errors="replace",
-                check=False,
                 cwd=home,
-                env=settings,
-                timeout=timeout_seconds,
+                env=probe_environment(environment, home, cache),
+                start_new_session=True,
                 **identity,
             )
-        except subprocess.TimeoutExpired:
-            return EngineAnswer("silent", f"it did not answer within {timeout_seconds:g} s", "", "")
-        except OSError as error:
-            return EngineAnswer("silent", f"{python} cannot be run: {error.strerror}", "", "")
-    return read_answer(run.stdout, run.stderr)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return EngineAnswer("silent", f"{python} cannot be run: {reason}", "", "")
+        with process:
+            return converse(process, json.dumps({"serve_yaml": serve_yaml, "model": model}), timeout_seconds)

@@ -20,7 +20,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: On a host that has no runtime or no snapshot yet the engine cannot be asked, which is a warning.
+    details: On a host that has no runtime, snapshot or user yet the engine cannot be asked, which is a warning.
   diff_mode:
     support: N/A
     details: This module never changes anything.
@@ -131,6 +131,7 @@ kv_cache_dtype:
 
 import os
 import pwd
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
@@ -141,28 +142,40 @@ from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, show_unit
 
 
-def probe_user(name: str | None, check_mode: bool) -> ProbeUser | None:
-    """Return whom to ask the engine as, or None for oneself; in check mode the user may not be there yet."""
+def check_parameters(parameters: dict[str, Any]) -> None:
+    """Raise ``InvalidInputError`` for numbers that cannot be right."""
+    if not 0 < parameters["port"] < 65536:
+        raise InvalidInputError(f"port {parameters['port']} is not between 1 and 65535.")
+    if parameters["timeout_seconds"] <= 0:
+        raise InvalidInputError("timeout_seconds must be more than 0.")
+
+
+def probe_user(name: str | None) -> ProbeUser | None:
+    """Return whom to ask the engine as, or None for oneself. Raises ``KeyError`` for a user that is not there."""
     if not name or os.geteuid() != 0:
         return None
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        if check_mode:
-            return None
-        raise InvalidInputError(f"There is no user '{name}' on this host; run the role host_prereq first.") from None
+    entry = pwd.getpwnam(name)
     return ProbeUser(entry.pw_uid, entry.pw_gid)
 
 
 def ask(module: AnsibleModule) -> EngineAnswer:
-    """Ask the engine, or say why it cannot be asked yet."""
+    """Ask the engine, or in check mode say what has to be there first."""
     parameters = module.params
     python = os.path.join(parameters["runtime"], "bin", "python")
-    for path, thing in ((python, "runtime"), (parameters["snapshot"], "snapshot")):
-        if not os.path.exists(path):
-            if module.check_mode:
-                return EngineAnswer("silent", f"the {thing} is not there yet ({path})", "", "")
-            raise InvalidInputError(f"The {thing} is not there: {path}.")
+    missing = [
+        f"the {thing} is not there: {path}"
+        for path, thing in ((python, "runtime"), (parameters["snapshot"], "snapshot"))
+        if not os.path.exists(path)
+    ]
+    user = None
+    try:
+        user = probe_user(parameters["user"])
+    except KeyError:
+        missing.append(f"there is no user '{parameters['user']}'; the role host_prereq makes it")
+    if missing:
+        if module.check_mode:
+            return EngineAnswer("silent", "; ".join(missing), "", "")
+        raise InvalidInputError(f"The engine cannot be asked on this host: {'; '.join(missing)}.")
     cache = parameters["cache"] if parameters["cache"] and os.path.isdir(parameters["cache"]) else ""
     return ask_engine(
         python=python,
@@ -170,7 +183,7 @@ def ask(module: AnsibleModule) -> EngineAnswer:
         model=parameters["snapshot"],
         environment={name: str(value) for name, value in parameters["environment"].items()},
         timeout_seconds=parameters["timeout_seconds"],
-        user=probe_user(parameters["user"], module.check_mode),
+        user=user,
         cache="" if module.check_mode else cache,
     )
 
@@ -192,6 +205,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
+        check_parameters(module.params)
         unit = show_unit(run_command, module.params["unit"])
         listener = look_at_port(ProcFs(), module.params["port"], unit.control_group, unit.main_pid)
         answer = ask(module)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
+from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener, Owner
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
+    Finding,
+    as_result,
+    judge_engine,
+    judge_port,
+    report,
+    verdict,
+)
+
+OURS = Owner(4242, "VLLM::APIServer", "/system.slice/vllm@kimi.service", True)
+FOREIGN = Owner(17, "nginx: master process", "/system.slice/nginx.service", False)
+
+
+def finding(severity):
+    return Finding(f"id_{severity}", severity, f"What is {severity}.", "the evidence", "the remedy")
+
+
+def test_an_engine_with_nothing_to_object_is_no_finding():
+    assert judge_engine(EngineAnswer("done", "", "0.32.0", "auto")) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "severity"),
+    [
+        ("parse", "serve_arguments", "no_go"),
+        ("config", "engine_config", "no_go"),
+        ("broken", "runtime_incomplete", "no_go"),
+        ("import", "engine_not_asked", "warn"),
+        ("silent", "engine_not_asked", "warn"),
+        ("a stage of a later version", "engine_not_asked", "warn"),
+    ],
+)
+def test_what_the_engine_objects_to_stops_a_launch_and_what_it_cannot_say_does_not(stage, kind, severity):
+    (found,) = judge_engine(EngineAnswer(stage, "said the engine", "0.32.0", ""))
+    assert (found.id, found.severity, found.evidence) == (kind, severity, "said the engine")
+    assert found.what.startswith("vLLM 0.32.0 ") and found.what.endswith(".")
+    assert found.remedy
+
+
+def test_an_engine_whose_version_is_not_known_is_called_the_installed_one():
+    (found,) = judge_engine(EngineAnswer("silent", "it ended without an answer", "", ""))
+    assert found.what.startswith("the installed engine could not be asked")
+
+
+@pytest.mark.parametrize("listener", [Listener(8000), Listener(8000, (OURS,)), Listener(8000, (OURS,), 1)])
+def test_a_port_that_is_free_or_the_instances_own_is_no_finding(listener):
+    assert judge_port(listener) == []
+
+
+def test_a_port_of_somebody_else_stops_a_launch_and_its_holder_is_named():
+    (found,) = judge_port(Listener(8000, (OURS, FOREIGN)))
+    assert (found.id, found.severity) == ("port_in_use", "no_go")
+    assert "8000" in found.what and found.evidence == "PID 17 (nginx: master process)"
+
+
+def test_a_port_whose_holder_cannot_be_seen_stops_a_launch():
+    (found,) = judge_port(Listener(8000, (), 1))
+    assert (found.severity, found.evidence) == ("no_go", "a process that cannot be seen")
+
+
+@pytest.mark.parametrize(
+    ("severities", "expected"),
+    [
+        ([], "go"),
+        (["info"], "go"),
+        (["info", "warn"], "warn"),
+        (["warn", "no_go", "info"], "no_go"),
+    ],
+)
+def test_the_verdict_is_the_worst_finding(severities, expected):
+    findings = [finding(severity) for severity in severities]
+    assert verdict(findings) == expected
+    assert as_result(findings) == {"verdict": expected, "findings": [found.as_dict() for found in findings]}
+
+
+def test_a_report_tells_the_worst_first_with_evidence_and_remedy():
+    assert report([finding("info"), finding("warn"), finding("no_go")]).splitlines() == [
+        "NO-GO: What is no_go.", "  evidence: the evidence", "  remedy: the remedy",
+        "WARN: What is warn.", "  evidence: the evidence", "  remedy: the remedy",
+        "INFO: What is info.", "  evidence: the evidence", "  remedy: the remedy",
+    ]  # fmt: skip
+
+
+def test_a_report_on_nothing_is_empty():
+    assert report([]) == ""
+
+
+def test_a_finding_is_plain_data_for_a_result():
+    assert finding("warn").as_dict() == {
+        "id": "id_warn", "severity": "warn", "what": "What is warn.",
+        "evidence": "the evidence", "remedy": "the remedy",
+    }  # fmt: skip
