@@ -12,6 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly uv_home=.cache/uv-venv
+readonly uv_lock=roles/vllm_runtime/files/uv.lock # one installer for this checkout and for the hosts
 export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true} # as pip on Debian does: a site may have an authority of its own
 
 say() { printf 'bootstrap: %s\n' "$*" >&2; }
@@ -59,19 +60,19 @@ fresh() { # fresh ENVIRONMENT STAMP
 
 install_uv() { # install_uv PYTHON
   local stamp
-  stamp=$(digest requirements/uv.lock)
+  stamp=$(digest "$uv_lock")
   fresh "$uv_home" "$stamp" && return
   say "installing uv"
   "$1" -c 'import ensurepip' 2>/dev/null || need "$(basename "$1")-venv"
   rm -rf "$uv_home"
   "$1" -m venv "$uv_home"
-  "$uv_home/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/uv.lock
+  "$uv_home/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$uv_lock"
   printf '%s\n' "$stamp" >"$uv_home/.stamp"
 }
 
 make_environment() { # make_environment ENVIRONMENT LOCK PYTHON
   local environment=$1 lock=$2 python=$3 stamp
-  stamp=$(digest "$lock" requirements/uv.lock)
+  stamp=$(digest "$lock" "$uv_lock")
   install_uv "$python"
   say "making $environment with $("$python" -V)"
   rm -f "$environment/.stamp"
@@ -91,7 +92,7 @@ same_python() { # same_python ENVIRONMENT PYTHON: an environment in use is broug
 provide() {
   local environment=$1 lock=$2 python
   shift 2
-  fresh "$environment" "$(digest "$lock" requirements/uv.lock)" && return
+  fresh "$environment" "$(digest "$lock" "$uv_lock")" && return
   if python=$(find_python "$@"); then
     make_environment "$environment" "$lock" "$python"
     return
