@@ -81,11 +81,13 @@ class CgroupLayout:
         systemd nests a unit below slices only, so the first other component names the unit (systemd.slice(5)); a
         container or a user's service manager below it is another world, with units of the same names.
         """
-        hierarchy = SYSTEMD if SYSTEMD in process.cgroups else UNIFIED
-        path = process.cgroups.get(hierarchy, "/")
-        if not is_below(path, self._roots.get(hierarchy) or "/"):
-            return path
-        own = self._managed(hierarchy, path)
+        own = "/"
+        for hierarchy in (SYSTEMD, UNIFIED):
+            path = process.cgroups.get(hierarchy, "/")
+            if not is_below(path, self._roots.get(hierarchy) or "/"):
+                return path
+            # Only one of them may be in systemd's hands: the other then stays at its root.
+            own = max(own, self._managed(hierarchy, path), key=len)
         # systemd keeps a unit at one path in all hierarchies, or higher up in some. A container whose own systemd
         # shares the host's named hierarchy gives itself away by its controllers.
         for name, other in process.cgroups.items():

@@ -164,10 +164,11 @@ def test_container_sees_its_units_although_its_hierarchies_have_different_roots(
     where = layout(made, HYBRID, "8:pids:/init.scope\n1:name=systemd:/../../init.scope\n0::/init.scope\n")
     made.add(80, cgroup="8:pids:/s.slice/a.service\n1:name=systemd:/../../s.slice/a.service\n0::/s.slice/a.service\n")
     made.add(81, cgroup="8:pids:/\n1:name=systemd:/../../s.slice/a.service\n0::/\n")
+    made.add(83, cgroup="8:pids:/\n1:name=systemd:/../..\n0::/s.slice/a.service\n")
     made.add(82, cgroup="8:pids:/x\n1:name=systemd:/../../../s.slice/a.service\n0::/\n")
     processes = made.proc().processes()
-    units = [where.unit_of(processes[pid]) for pid in (80, 81, 82)]
-    assert units == ["a.service", "a.service", "/../../../s.slice/a.service"]
+    units = [where.unit_of(processes[pid]) for pid in (80, 81, 83, 82)]
+    assert units == ["a.service", "a.service", "a.service", "/../../../s.slice/a.service"]
 
 
 def test_group_is_found_by_mount_point_or_by_its_own_path(made: Tree) -> None:
