@@ -177,6 +177,22 @@ def test_children_born_while_killing_are_killed_too(host: FakeHost) -> None:
     assert set(signals(outcome)) == {1, 10, 11, 12, 13, 14}
 
 
+def test_child_that_only_its_living_parent_betrays_is_found_before_the_parent_is_killed(host: FakeHost) -> None:
+    host.add(1, {KILL: 0.0}, main=True)
+    real_send = host.send
+
+    def send(process: Process, number: int) -> str:
+        if number == KILL and process.pid == 1 and 2 not in host.death:
+            raise AssertionError("the child got away")
+        if number == STOP and process.pid == 1:
+            host.add(2, {KILL: 0.0}, born=host.now)  # forked after the last look, before it was stopped
+        return real_send(process, number)
+
+    host.send = send  # type: ignore[method-assign]
+    host.end(grace=1)
+    assert host.sent == [(1, TERM), (1, STOP), (2, STOP), (2, KILL), (1, KILL)]
+
+
 def test_one_that_appears_and_survives_is_respawned(host: FakeHost) -> None:
     host.add(1, {KILL: 0.02}, main=True)
     host.add(2, {}, born=1.01)
