@@ -3,7 +3,9 @@
 #
 #   prepare.sh check    can hosts run here? exit 0, or one sentence on stdout and exit 3
 #   prepare.sh all      make everything; a second run finds it all and makes nothing
-#   prepare.sh env      print the shell assignments that the rig's playbooks read
+#   prepare.sh run COMMAND...   the same, then COMMAND with the RIG_* variables that the rig's playbooks read
+#   prepare.sh env      print these variables as shell assignments
+#   prepare.sh engine   make nothing: print those that name the engine, nothing when there is none
 #
 # RIG_ENGINE  podman | docker          (default: what works here, podman first)
 # RIG_BASE    auto | registry | bootstrap: where the base image comes from (default auto: registry, then bootstrap)
@@ -15,6 +17,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=${LLMOPS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/llmops-vllm}
 suite=${RIG_SUITE:-bookworm}
+runtimes=$cache/runtimes # hosts that share it need not install the engine again
 python=$root/.cache/uv-venv/bin/python # made by tests/tools/bootstrap.sh; it has pip
 [ -x "$python" ] || python=python3
 packages=(podman runc netavark aardvark-dns iptables)
@@ -122,20 +125,34 @@ make_hub() {
 }
 
 make_all() {
-  mkdir -p "$cache"
+  mkdir -p "$cache" "$runtimes"
   make_engine
   make_image
   make_wheels
   make_hub
 }
 
+print_engine() {
+  printf 'export RIG_ENGINE=%q\n' "$engine"
+  if [ -n "${CONTAINERS_CONF:-}" ]; then printf 'export CONTAINERS_CONF=%q\n' "$CONTAINERS_CONF"; fi
+}
+
 case ${1:-} in
   check) check ;;
   all) make_all ;;
+  run)
+    shift
+    make_all
+    export RIG_ENGINE=$engine RIG_IMAGE=$image RIG_WHEELS=$wheels RIG_HUB=$hub RIG_RUNTIMES=$runtimes
+    exec "$@"
+    ;;
+  engine)
+    if find_engine; then print_engine; fi
+    ;;
   env)
     make_all
-    printf 'export RIG_ENGINE=%q RIG_IMAGE=%q RIG_WHEELS=%q RIG_HUB=%q\n' "$engine" "$image" "$wheels" "$hub"
-    if [ -n "${CONTAINERS_CONF:-}" ]; then printf 'export CONTAINERS_CONF=%q\n' "$CONTAINERS_CONF"; fi
+    print_engine
+    printf 'export RIG_IMAGE=%q RIG_WHEELS=%q RIG_HUB=%q RIG_RUNTIMES=%q\n' "$image" "$wheels" "$hub" "$runtimes"
     ;;
-  *) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  *) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac

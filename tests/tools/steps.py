@@ -183,7 +183,7 @@ class Steps:
                 Step(
                     "integration",
                     "pytest: integration tests",
-                    (("pytest", "--quiet", "tests/integration"),),
+                    (("tests/rig/prepare.sh", "run", "pytest", "--quiet", "tests/integration"),),
                     proof=PYTEST_PROOF,
                     tally=PYTEST_TALLY,
                     obstacle=self._no_hosts,
@@ -197,7 +197,7 @@ class Steps:
         return Step(
             f"molecule-{name}",
             f"molecule: {name}{', ansible-core 2.19' if oldest else ''}",
-            (("molecule", "test", "-s", name),),
+            (("tests/rig/prepare.sh", "run", "molecule", "test", "-s", name),),
             environment=".venv-2.19" if oldest else ".venv",
             # Green all the same: a scenario that finds no inventory skips every play, one without verify.yml warns.
             proof=(
