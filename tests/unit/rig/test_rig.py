@@ -1,4 +1,4 @@
-"""What the rehearsal is made of: models that an engine can load, a hub with a known commit, wheels with known hashes."""
+"""What the rehearsal is made of: models that an engine loads, a hub with a known commit, wheels with known hashes."""
 
 from __future__ import annotations
 
