@@ -46,7 +46,7 @@ def _cause(
 FP8_KV_REMEDY = (
     "add the patch set disable_fp8_kv_cache to vllm_service_patch_sets (removes the FP8 KV-cache settings "
     "from config.json "
-    "and hf_quant_config.json), or set vllm_service_arguments.kv-cache-dtype: bfloat16"
+    "and hf_quant_config.json), or set vllm_service_arguments_extra.kv-cache-dtype: bfloat16"
 )
 _FP8_KV_CONTEXTS = (r"kv_cache_dtype=fp8", r"Using fp8\w* data type to store kv cache", r"kv_cache_dtype.{0,4}fp8")
 _WEIGHTS_REMEDY = (
@@ -54,15 +54,15 @@ _WEIGHTS_REMEDY = (
     "files are fetched again"
 )
 _LESS_MEMORY = (
-    "lower vllm_service_arguments.max-model-len, max-num-seqs or gpu-memory-utilization, or spread the "
+    "lower vllm_service_arguments_extra.max-model-len, max-num-seqs or gpu-memory-utilization, or spread the "
     "model over more GPUs "
     "(tensor-parallel-size)"
 )
-_MORE_KV = "lower vllm_service_arguments.max-model-len or raise gpu-memory-utilization (or kv-cache-memory-bytes)"
+_MORE_KV = "lower vllm_service_arguments_extra.max-model-len or raise gpu-memory-utilization (or kv-cache-memory-bytes)"
 _PACKAGES = (
     "use a runtime lock whose packages were resolved together (vllm_runtime_lock); do not upgrade single packages in it"
 )
-_ARGUMENT = "correct the argument in vllm_service_arguments"
+_ARGUMENT = "correct the argument in vllm_service_arguments_extra"
 
 CAUSES: tuple[Cause, ...] = (
     # --- the KV cache's type and the attention backends
@@ -71,7 +71,7 @@ CAUSES: tuple[Cause, ...] = (
         "the arguments ask for an FP8 KV cache that no attention backend here takes",
         r"expected scalar type \w+ but found Float8_e4m3|expected scalar type Float8_e4m3\w* but found|"
         r"No valid attention backend found.*kv_cache_dtype",
-        "remove vllm_service_arguments.kv-cache-dtype or set it to bfloat16; if the checkpoint asks for FP8 "
+        "remove vllm_service_arguments_extra.kv-cache-dtype or set it to bfloat16; if the checkpoint asks for FP8 "
         "as well, also add "
         "the patch set disable_fp8_kv_cache to vllm_service_patch_sets",
         contexts=(r"non-default args:.*'kv_cache_dtype': 'fp8",),
@@ -105,7 +105,7 @@ CAUSES: tuple[Cause, ...] = (
         "no attention backend of this vLLM takes the KV cache's type",
         r"No valid attention backend found.*kv_cache_dtype not supported|"
         r"No valid attention backend found.*kv_cache_dtype=",
-        "set vllm_service_arguments.kv-cache-dtype to one that a backend named in the line takes, or remove "
+        "set vllm_service_arguments_extra.kv-cache-dtype to one that a backend named in the line takes, or remove "
         "it; on vLLM 0.14 "
         "only auto with the patch set disable_fp8_kv_cache works",
         source="https://github.com/vllm-project/vllm/issues/42587",
@@ -116,7 +116,7 @@ CAUSES: tuple[Cause, ...] = (
         r"No valid (?:MLA |vision )?attention backend|Only SM \d+\.x|only supports? (?:head|SM)|"
         r"FlashAttention (?:only|does not) "
         r"support|Head size \d+ is not supported|[Aa]ttention backend .* (?:is )?not support",
-        "choose another backend with vllm_service_arguments.attention-backend (or mm-encoder-attn-backend "
+        "choose another backend with vllm_service_arguments_extra.attention-backend (or mm-encoder-attn-backend "
         "when the vision "
         "tower is named; language-model-only leaves it out)",
     ),
@@ -131,7 +131,7 @@ CAUSES: tuple[Cause, ...] = (
         "config_invalid",
         "vLLM does not know an argument",
         r"error: unrecognized arguments|error: ambiguous option",
-        "remove the argument from vllm_service_arguments, or use a vLLM version that has it",
+        "remove the argument from vllm_service_arguments_extra, or use a vLLM version that has it",
     ),
     _cause(
         "config_invalid",
@@ -143,13 +143,13 @@ CAUSES: tuple[Cause, ...] = (
         "config_invalid",
         "the parallel size does not divide the model",
         r"must be divisible by tensor parallel size|is not divisible by|World size \(\d+\) is larger than",
-        "set vllm_service_arguments.tensor-parallel-size to a divisor of the number of attention heads",
+        "set vllm_service_arguments_extra.tensor-parallel-size to a divisor of the number of attention heads",
     ),
     _cause(
         "config_invalid",
         "the requested context is longer than the model's",
         r"User-specified max_model_len|is greater than the derived max_model_len",
-        "lower vllm_service_arguments.max-model-len to the model's own limit",
+        "lower vllm_service_arguments_extra.max-model-len to the model's own limit",
     ),
     _cause(
         "config_invalid",
@@ -181,7 +181,7 @@ CAUSES: tuple[Cause, ...] = (
         "tokenizer_or_remote_code",
         "the model needs Python code that is not there or not allowed",
         r"does not appear to have a file named \S+\.py|trust_remote_code|[Rr]emote code",
-        "include *.py in the snapshot (model_store_include) and set vllm_service_arguments.trust-remote-code "
+        "include *.py in the snapshot (model_store_include) and set vllm_service_arguments_extra.trust-remote-code "
         "after reading it",
     ),
     # --- the hub and the files
@@ -335,7 +335,7 @@ CAUSES: tuple[Cause, ...] = (
         "kv_cache_too_small",
         "the requested KV cache is larger than the host's free memory",
         r"Available memory on node \d+ .*is less than requested",
-        "lower vllm_service_arguments.kv-cache-memory-bytes (or VLLM_CPU_KVCACHE_SPACE)",
+        "lower vllm_service_arguments_extra.kv-cache-memory-bytes (or VLLM_CPU_KVCACHE_SPACE)",
     ),
     _cause(
         "cuda_oom",
@@ -402,7 +402,7 @@ CAUSES: tuple[Cause, ...] = (
         "cuda_graph_capture",
         "CUDA graph capture failed",
         r"operation not permitted when stream is capturing|uncaptured work in another stream|cudaErrorStreamCapture",
-        "set vllm_service_arguments.enforce-eager to prove it, then choose another cudagraph mode",
+        "set vllm_service_arguments_extra.enforce-eager to prove it, then choose another cudagraph mode",
     ),
     _cause(
         "cuda_illegal_access",
@@ -428,7 +428,7 @@ CAUSES: tuple[Cause, ...] = (
         "nccl_p2p_failure",
         "peer-to-peer access between GPUs failed",
         r"CUDART error: invalid argument|peer access is not supported|custom_all_?reduce.*(?:Error|invalid)",
-        "set vllm_service_arguments.disable-custom-all-reduce; check IOMMU and ACS",
+        "set vllm_service_arguments_extra.disable-custom-all-reduce; check IOMMU and ACS",
     ),
     _cause(
         "ray_placement",
@@ -500,7 +500,7 @@ CAUSES: tuple[Cause, ...] = (
         "config_invalid",
         "the configuration does not validate",
         r"ValidationError: \d+ validation errors? for",
-        "correct the field that the lines below the evidence name, in vllm_service_arguments or by "
+        "correct the field that the lines below the evidence name, in vllm_service_arguments_extra or by "
         "vllm_service_patches",
     ),
 )

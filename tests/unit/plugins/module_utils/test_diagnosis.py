@@ -76,7 +76,7 @@ def test_the_founding_case_is_named_with_the_line_of_this_launch_that_asked_for_
     assert any("kv_cache_dtype=fp8_e4m3" in evidence.text for evidence in found.evidence[1:])
     assert "leaked shared_memory" in found.misleading_last_line
     assert "disable_fp8_kv_cache" in found.remedy and "vllm_service_patch_sets" in found.remedy
-    assert "vllm_service_arguments.kv-cache-dtype: bfloat16" in found.remedy
+    assert "vllm_service_arguments_extra.kv-cache-dtype: bfloat16" in found.remedy
 
 
 def test_the_founding_case_as_the_selector_words_it():
@@ -93,7 +93,7 @@ def test_an_fp8_cache_asked_for_by_an_argument_is_told_from_one_of_the_checkpoin
     head = HEAD.replace("'port': 8000", "'port': 8000, 'kv_cache_dtype': 'fp8'")
     found = of(head + FP8 + UP + crash("RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"))
     assert found.title.startswith("the arguments ask for an FP8 KV cache")
-    assert found.remedy.startswith("remove vllm_service_arguments.kv-cache-dtype")
+    assert found.remedy.startswith("remove vllm_service_arguments_extra.kv-cache-dtype")
 
 
 def test_the_same_mismatch_without_an_fp8_cache_is_located_and_not_explained():
