@@ -17,7 +17,7 @@ description:
   - A file or link is made aside and renamed into place, and only when it differs. After an interruption every path is
     as it was or as it shall be, and a further run does the rest.
   - A symbolic link in the last component of a path is never followed. Links above it are followed.
-  - Nothing is ever removed.
+  - Nothing is removed but what a killed run of this module left aside.
 author:
   - llmops.vllm maintainers (@llmops)
 extends_documentation_fragment:
