@@ -130,6 +130,13 @@ class HostObserver:
         """Return the launch's journal entries since the last call."""
         return self._journal.read_new()
 
+    def unmarked(self, invocation_id: str) -> list[Entry]:
+        """Return the last words of the launch's main process that journald assigned to no launch."""
+        state = self._watch.look()
+        if state.invocation_id != invocation_id or not state.exec_main_pid:
+            return []
+        return self._journal.read_unmarked(state.name, state.exec_main_pid, state.exec_main_start_seconds)
+
     def listener(self, control_group: str, main_pid: int) -> Listener:
         """Return who listens on the port."""
         return look_at_port(self._procfs, self._port, control_group, main_pid)

@@ -6,6 +6,10 @@
 A launch is a systemd invocation. Its own output carries ``_SYSTEMD_INVOCATION_ID`` (set by journald from the cgroup,
 not by the process), what systemd says about it carries ``INVOCATION_ID`` (``man systemd.journal-fields``). Nothing else
 is read, no log file ever, and each entry is checked again after parsing.
+
+One gap is closed from the process's side. journald finds the invocation through a link that systemd removes as soon as
+the unit has failed (``unit_unlink_state_files`` in its sources), so that the last words of a process that dies within
+milliseconds can be stored without any invocation. Such an entry still has the unit, the process and the time.
 """
 
 from __future__ import annotations
@@ -17,7 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, check_invocation_id
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
+    Runner,
+    check_invocation_id,
+    check_unit_name,
+)
 
 # CSI and OSC sequences, and the ways in which other tools write the escape character down (rsyslog, terminals).
 _ANSI = re.compile(r"(?:\x1b|#033|\^\[)\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
@@ -86,8 +94,10 @@ def parse_entry(line: str, invocation_id: str) -> Entry | None:
         and fields.get("INVOCATION_ID") == invocation_id
         and (fields.get("_PID") == "1" or fields.get("_COMM") == "systemd")
     )
-    if not own and not manager:
-        return None
+    return _entry(fields, manager) if own or manager else None
+
+
+def _entry(fields: dict[str, Any], manager: bool) -> Entry:
     return Entry(
         realtime_usec=_integer(fields.get("__REALTIME_TIMESTAMP")),
         pid=_integer(fields.get("_PID")),
@@ -102,6 +112,18 @@ def parse_entries(lines: Iterable[str], invocation_id: str) -> list[Entry]:
     """Parse the lines that belong to ``invocation_id``, in their order."""
     parsed = (parse_entry(line, invocation_id) for line in lines if line.strip())
     return [entry for entry in parsed if entry is not None]
+
+
+def parse_unmarked(line: str, unit: str, pid: int, since_seconds: float) -> Entry | None:
+    """Parse an entry of process ``pid`` in ``unit`` without any invocation, not stored before ``since_seconds``."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict) or "_SYSTEMD_INVOCATION_ID" in fields or fields.get("_SYSTEMD_UNIT") != unit:
+        return None
+    stored_seconds = _integer(fields.get("__MONOTONIC_TIMESTAMP")) / 1_000_000
+    return _entry(fields, False) if _integer(fields.get("_PID")) == pid and stored_seconds >= since_seconds else None
 
 
 def command_for(invocation_id: str) -> str:
@@ -141,3 +163,13 @@ class Journal:
         if entries:
             self._cursor = entries[-1].cursor
         return entries
+
+    def read_unmarked(self, unit: str, pid: int, since_seconds: float) -> list[Entry]:
+        """Return what the process ``pid`` of ``unit`` wrote since then and journald could assign to no invocation.
+
+        The caller answers for the process being this launch's; ``since_seconds`` is its start (CLOCK_MONOTONIC).
+        """
+        argv = ["journalctl", "--quiet", "--no-pager", "--all", "--output=json", "--boot"]
+        done = self._runner([*argv, f"_SYSTEMD_UNIT={check_unit_name(unit)}", f"_PID={int(pid)}"])
+        parsed = (parse_unmarked(line, unit, pid, since_seconds) for line in done.stdout.split("\n") if line)
+        return [entry for entry in parsed if entry is not None]

@@ -37,6 +37,7 @@ JOURNAL_SECONDS = 2.0
 SETTLE_SECONDS = 0.4
 SETTLE_LOOKS = 2
 UNSEEN_LOOKS = 3
+MAIN_PROCESS_EXITED = "Main process exited"  # unit_log_process_exit in the sources of systemd, never translated
 
 
 class Observer(Protocol):
@@ -47,6 +48,9 @@ class Observer(Protocol):
 
     def entries(self) -> list[Entry]:
         """Return the launch's journal entries since the last call."""
+
+    def unmarked(self, invocation_id: str) -> list[Entry]:
+        """Return the last words of the launch's main process that the journal assigns to no launch."""
 
     def listener(self, control_group: str, main_pid: int) -> Listener:
         """Return who listens on the port."""
@@ -182,7 +186,15 @@ class LaunchGate:
             self._clock.sleep(SETTLE_SECONDS)
             self._read_journal(force=True)
             found = diagnose(lines_of_entries(self._entries))
+        if found.verdict != "cause" and self._main_process_ended():
+            self._entries += self._observer.unmarked(self._settings.invocation_id)
+            self._entries.sort(key=lambda entry: entry.realtime_usec)
+            found = diagnose(lines_of_entries(self._entries))
         return found.as_dict()
+
+    def _main_process_ended(self) -> bool:
+        """Whether systemd saw this launch's main process end; what it shows of a main process then is this launch's."""
+        return any(entry.from_manager and MAIN_PROCESS_EXITED in entry.message for entry in self._entries)
 
     def _read_journal(self, force: bool) -> Verdict:
         now = self._clock.now()

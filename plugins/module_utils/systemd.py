@@ -28,6 +28,7 @@ _PROPERTIES = (
     "InvocationID",
     "MainPID",
     "NRestarts",
+    "ExecMainPID",
     "ExecMainCode",
     "ExecMainStatus",
     "ControlGroup",
@@ -86,6 +87,7 @@ class UnitState:
     invocation_id: str = ""
     main_pid: int = 0
     n_restarts: int = 0
+    exec_main_pid: int = 0
     exec_main_code: int = 0
     exec_main_status: int = 0
     control_group: str = ""
@@ -152,6 +154,7 @@ def parse_show(name: str, text: str) -> UnitState:
         invocation_id=get("InvocationID", ""),
         main_pid=_number(get("MainPID", "")),
         n_restarts=_number(get("NRestarts", "")),
+        exec_main_pid=_number(get("ExecMainPID", "")),
         exec_main_code=_number(get("ExecMainCode", "")),
         exec_main_status=_number(get("ExecMainStatus", "")),
         control_group=get("ControlGroup", ""),

@@ -176,6 +176,11 @@ unit:
       returned: always
       type: int
       sample: 0
+    exec_main_pid:
+      description: C(ExecMainPID), the last main process, also after its end; 0 when there was none.
+      returned: always
+      type: int
+      sample: 4711
     exec_main_code:
       description: C(ExecMainCode); 1 exited, 2 killed, 3 dumped core, 0 not ended.
       returned: always

@@ -36,3 +36,30 @@ def test_a_launch_that_dies_at_once_fails_in_seconds_with_its_own_evidence(host)
         assert "OutOfMemory" not in json.dumps(result)
     finally:
         host.forget(UNIT)
+
+
+def test_the_last_words_that_journald_read_too_late_to_know_their_launch_are_found(host):
+    line = "RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"
+    try:
+        earlier = launch(host, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB")
+        # journald looks up the launch of a line when it reads it; this one it reads when the unit has failed.
+        host.run(
+            f"systemctl reset-failed {UNIT}\n"
+            "journald=$(systemctl show -p MainPID --value systemd-journald.service)\n"
+            "trap 'kill -CONT $journald' EXIT\n"
+            "kill -STOP $journald\n"
+            f"systemd-run --quiet --unit={UNIT} --uid=vllm bash -c 'echo \"{line}\"; exit 1'\n"
+            f"for _ in $(seq 100); do systemctl is-failed --quiet {UNIT} && break; sleep 0.1; done\n"
+        )
+        host.run("journalctl --sync")
+        invocation = host.run(f"systemctl show -p InvocationID --value {UNIT}")
+        assert invocation != earlier
+        assert line not in host.run(f"journalctl --no-pager -o cat _SYSTEMD_INVOCATION_ID={invocation}", check=False)
+        result = host.module(
+            "launch_gate", unit=UNIT, port=18432, served_model="kimi", canaries=[{"prompt": "Say hello."}]
+        )
+        assert result["failed"] and result["invocation_id"] == invocation
+        assert result["diagnosis"]["evidence"][0]["text"] == line
+        assert "OutOfMemory" not in json.dumps(result)
+    finally:
+        host.forget(UNIT)

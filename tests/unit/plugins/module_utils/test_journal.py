@@ -134,3 +134,29 @@ def test_only_a_real_invocation_id_is_put_into_a_match():
 
 def test_the_command_for_people_shows_this_launch():
     assert command_for(THIS) == f"journalctl --no-pager _SYSTEMD_INVOCATION_ID={THIS} + INVOCATION_ID={THIS}"
+
+
+def unmarked(message="boom", pid="321", at=50_000_000, unit="vllm@kimi.service", **more):
+    return record(message, invocation="", pid=pid, _SYSTEMD_UNIT=unit, __MONOTONIC_TIMESTAMP=str(at), **more)
+
+
+def test_last_words_that_journald_assigned_to_no_launch_are_found_by_their_process():
+    others = [
+        unmarked("of another process", pid="322"),
+        unmarked("of an earlier process with this number", at=49_999_999),
+        unmarked("of another unit", unit="vllm@other.service"),
+        record(
+            "of another launch", invocation=OTHER, _SYSTEMD_UNIT="vllm@kimi.service", __MONOTONIC_TIMESTAMP="60000000"
+        ),
+        record("of this launch", _SYSTEMD_UNIT="vllm@kimi.service", __MONOTONIC_TIMESTAMP="60000000"),
+        "torn {",
+        "[]",
+    ]
+    runner = FakeJournalctl(CompletedRun(0, "\n".join([*others, unmarked()]) + "\n", ""))
+    entries = Journal(runner, THIS).read_unmarked("vllm@kimi.service", 321, 50.0)
+    assert [(entry.message, entry.pid, entry.from_manager) for entry in entries] == [("boom", 321, False)]
+    assert runner.calls[0][-2:] == ["_SYSTEMD_UNIT=vllm@kimi.service", "_PID=321"]
+
+
+def test_a_journal_without_last_words_is_no_error():
+    assert Journal(FakeJournalctl(CompletedRun(1, "", "")), THIS).read_unmarked("vllm@kimi.service", 321, 0.0) == []

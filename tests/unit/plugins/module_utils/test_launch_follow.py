@@ -36,6 +36,7 @@ class World:
         self.answers = []
         self.asked = []
         self.lines = []
+        self.last_words = []
         self.events = sorted(events, key=lambda event: event[0])
 
     def sleep(self, seconds):
@@ -52,6 +53,10 @@ class World:
     def entries(self):
         lines, self.lines = self.lines, []
         return lines
+
+    def unmarked(self, invocation_id):
+        assert invocation_id == RUNNING.invocation_id
+        return self.last_words
 
     def listener(self, control_group, main_pid):
         assert (control_group, main_pid) == (RUNNING.control_group, 10)
@@ -251,6 +256,16 @@ def test_lines_that_arrive_after_the_death_are_waited_for():
     follow = gate(world)
     assert isinstance(run(world, follow), Failed)
     assert follow.diagnosis()["cause_class"] == "cuda_oom"
+
+
+@pytest.mark.parametrize(("manager_saw_it", "cause"), [(True, "cuda_oom"), (False, "")])
+def test_last_words_without_a_launch_count_once_systemd_saw_this_launch_die(manager_saw_it, cause):
+    world = World([(2, lambda w: setattr(w, "state", dataclasses.replace(RUNNING, active_state="failed", main_pid=0)))])
+    world.last_words = [Entry(1, 10, "torch.OutOfMemoryError: CUDA out of memory.", "stdout", False)]
+    world.say("vllm@kimi.service: Main process exited, code=exited, status=1/FAILURE", manager=manager_saw_it)
+    follow = gate(world)
+    assert isinstance(run(world, follow), Failed)
+    assert follow.diagnosis()["cause_class"] == cause
 
 
 def test_a_background_call_returns_its_result_or_raises_its_error():
