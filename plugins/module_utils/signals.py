@@ -9,10 +9,9 @@ and an engine whose API server was killed lives on for ever. Hence the three ste
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -109,7 +108,7 @@ class Host:
     send: Callable[[Process, int], str]
     clock: Callable[[], float]
     sleep: Callable[[float], None]
-    kill_groups: Callable[[Plan], None] = lambda plan: None
+    kill_groups: Callable[[Plan], Collection[int]] = lambda plan: ()
     waits_in: Callable[[Process], str] = lambda process: ""
 
 
@@ -209,7 +208,10 @@ class Executor:
         plan = self._kill_before_trackers(self._freeze(plan, end))
         pause = POLL_SECONDS[0]
         while self._killable(plan) and self.host.clock() < end:
-            self.host.kill_groups(plan)
+            killed = self.host.kill_groups(plan)
+            for target in plan.targets:
+                if target.process.pid in killed:
+                    self._tracks[target.process.identity].signal = "KILL"
             self._kill_all(plan.targets)
             self._wait(min(pause, max(0.0, end - self.host.clock())), lambda: not self._alive())
             pause = min(pause * 2, 1.0)
@@ -278,7 +280,11 @@ def _is_tracker(target: Target) -> bool:
     return RESOURCE_TRACKER in target.process.title
 
 
-def kill_group(path: str) -> None:
-    """Kill every process of a control group at once by its ``cgroup.kill`` file; a group that has gone is no error."""
-    with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "w", encoding="ascii") as stream:
-        stream.write("1")
+def kill_group(path: str) -> bool:
+    """Kill every process of a control group at once by its ``cgroup.kill`` file; False where it could not be used."""
+    try:
+        with open(path, "w", encoding="ascii") as stream:
+            stream.write("1")
+    except (FileNotFoundError, PermissionError):
+        return False
+    return True

@@ -125,14 +125,16 @@ class TeardownHost:
             sockets.update(dict.fromkeys(found, f"socket {self.socket_path}"))
         return Wanted(sockets, self.devices)
 
-    def kill_groups(self, current: Plan) -> None:
-        """Use ``cgroup.kill`` on the selected groups in which nothing but targets lives."""
+    def kill_groups(self, current: Plan) -> set[int]:
+        """Use ``cgroup.kill`` on the selected groups in which nothing but targets lives; return whom that killed."""
+        killed: set[int] = set()
         targets = {target.process.pid for target in current.targets}
         for group in self.selector.groups:
             path = self.layout.kill_file(group)
             members = {one.pid for one in self._processes.values() if group.holds(one) and one.alive}
-            if path and members and members <= targets:
-                kill_group(path)
+            if path and members and members <= targets and kill_group(path):
+                killed |= members
+        return killed
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,19 @@ def signals(outcome: Outcome) -> dict[int, str]:
     return {one.process.pid: one.signal for one in outcome.ended}
 
 
+def test_who_dies_with_the_group_before_a_signal_of_its_own_was_killed_all_the_same(host: FakeHost) -> None:
+    host.add(1, {}, main=True)
+    host.add(2, {})
+
+    def kill_groups(plan: Plan) -> set[int]:
+        host.death.update(dict.fromkeys((1, 2), host.now))
+        return {1, 2}
+
+    seen = Host(host.look, host.current, host.send, lambda: host.now, host.sleep, kill_groups)
+    outcome = Executor(seen, 1, 10).run(host.look())
+    assert signals(outcome) == {1: "KILL", 2: "KILL"} and (1, KILL) not in host.sent
+
+
 def test_only_the_main_process_gets_term_when_the_others_follow_it(host: FakeHost) -> None:
     host.add(1, {TERM: 1.0}, main=True)
     host.add(2, {})
@@ -249,6 +262,6 @@ def test_unprivileged_signal_to_root_is_not_permitted(sleeper: subprocess.Popen[
 def test_kill_group_writes_to_the_kernels_file_and_tolerates_a_group_that_has_gone(tmp_path: Path) -> None:
     path = tmp_path / "cgroup.kill"
     path.touch()
-    kill_group(str(path))
+    assert kill_group(str(path))
     assert path.read_text(encoding="ascii") == "1"
-    kill_group(str(tmp_path / "gone" / "cgroup.kill"))
+    assert not kill_group(str(tmp_path / "gone" / "cgroup.kill"))

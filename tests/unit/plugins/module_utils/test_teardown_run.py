@@ -211,7 +211,8 @@ def test_group_is_killed_as_a_whole_only_when_all_in_it_are_targets(tmp_path: Pa
     host = TeardownHost(ProcFs(), layout, Selector(groups=(group,)), lambda unit: True, 99)
     members = [Process(pid, 1, pid, pid, 1, "x", "S", 1, False, {"": "/x"}, "/nonexistent") for pid in (70, 71, 72)]
     host._processes = {one.pid: one for one in members}
-    host.kill_groups(Plan(tuple(Target(one, ("x",), True, 0) for one in members[spared:])))
+    killed = host.kill_groups(Plan(tuple(Target(one, ("x",), True, 0) for one in members[spared:])))
+    assert killed == ({70, 71, 72} if written else set())
     assert path.read_text(encoding="ascii") == written
 
 
