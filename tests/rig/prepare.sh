@@ -25,8 +25,13 @@ packages=(podman runc netavark aardvark-dns iptables)
 say() { printf '    %s\n' "$*" >&2; }
 hash_of() { cat "$@" | sha256sum | cut -c1-12; }
 
+# Where the machine has no unified hierarchy at /sys/fs/cgroup, the hosts get the one beside the others: the systemds of
+# two hosts would otherwise share the machine's name=systemd hierarchy, and end each other's units.
+cgroup_mount=
 configure_podman() {
-  if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then export CONTAINERS_CONF=$here/containers.conf; fi
+  [ ! -e /sys/fs/cgroup/cgroup.controllers ] || return 0
+  export CONTAINERS_CONF=$here/containers.conf
+  if [ -d /sys/fs/cgroup/unified ]; then cgroup_mount=/sys/fs/cgroup/unified; fi
 }
 
 usable() {
@@ -133,7 +138,7 @@ make_all() {
 }
 
 print_engine() {
-  printf 'export RIG_ENGINE=%q\n' "$engine"
+  printf 'export RIG_ENGINE=%q RIG_CGROUP_MOUNT=%q\n' "$engine" "$cgroup_mount"
   if [ -n "${CONTAINERS_CONF:-}" ]; then printf 'export CONTAINERS_CONF=%q\n' "$CONTAINERS_CONF"; fi
 }
 
@@ -143,7 +148,7 @@ case ${1:-} in
   run)
     shift
     make_all
-    export RIG_ENGINE=$engine RIG_IMAGE=$image RIG_WHEELS=$wheels RIG_HUB=$hub RIG_RUNTIMES=$runtimes
+    export RIG_ENGINE=$engine RIG_CGROUP_MOUNT=$cgroup_mount RIG_IMAGE=$image RIG_WHEELS=$wheels RIG_HUB=$hub RIG_RUNTIMES=$runtimes
     exec "$@"
     ;;
   engine)
