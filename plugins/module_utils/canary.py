@@ -134,7 +134,7 @@ def _repetition_problem(text: str, sampled: list[tuple[str, Any]]) -> str:
     stripped = text.strip()
     if len(stripped) >= 3 and set(stripped) == {"!"}:
         return 'the answer is nothing but "!", which is what an engine with broken numbers writes'
-    tokens = [token for token, _ in sampled]
+    tokens = [token for token, _logprob in sampled]
     if len(tokens) >= REPETITION_TOKENS and len(set(tokens)) == 1:
         return f"the answer repeats one token {len(tokens)} times ({tokens[0]!r})"
     return ""

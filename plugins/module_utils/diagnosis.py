@@ -212,7 +212,7 @@ def _contexts(lines: Sequence[Line], cause: Cause, root: Line) -> tuple[tuple[Li
     found: list[tuple[Line, re.Pattern[str]]] = []
     for pattern in cause.contexts:
         line = next((line for line in lines if line.number != root.number and pattern.search(line.text)), None)
-        if line is not None and line.number not in [other.number for other, _ in found]:
+        if line is not None and line.number not in [other.number for other, _rank in found]:
             found.append((line, pattern))
     return tuple(found)
 
@@ -367,17 +367,18 @@ def lines_of_text(text: Iterable[str]) -> Iterator[Line]:
         yield Line(number, clean(line))
 
 
-def _print_report(name: str, found: Diagnosis) -> None:
-    print(f"{name}: {found.verdict}" + (f" ({found.cause_class})" if found.cause_class else ""))
+def _report(name: str, found: Diagnosis) -> str:
+    lines = [f"{name}: {found.verdict}" + (f" ({found.cause_class})" if found.cause_class else "")]
     if found.title:
-        print(f"  cause:    {found.title}")
+        lines.append(f"  cause:    {found.title}")
     for evidence in found.evidence:
-        print(f"  evidence: line {evidence.line}" + (f", {evidence.process}" if evidence.process else ""))
-        print(f"            {evidence.text}")
+        lines.append(f"  evidence: line {evidence.line}" + (f", {evidence.process}" if evidence.process else ""))
+        lines.append(f"            {evidence.text}")
     if found.misleading_last_line:
-        print(f"  not:      {found.misleading_last_line[:200]}")
+        lines.append(f"  not:      {found.misleading_last_line[:200]}")
     if found.remedy:
-        print(f"  remedy:   {found.remedy}")
+        lines.append(f"  remedy:   {found.remedy}")
+    return "\n".join(lines)
 
 
 def _summary(name: str, found: Diagnosis) -> dict[str, Any]:
@@ -399,17 +400,14 @@ def main(argv: Sequence[str]) -> int:
     as_json = "--json" in argv
     files = [name for name in argv if name != "--json"]
     if not files:
-        print("usage: diagnosis [--json] FILE...", file=sys.stderr)
+        sys.stderr.write("usage: diagnosis [--json] FILE...\n")
         return 2
     for name in files:
         with open(name, encoding="utf-8", errors="replace", newline="\n") as handle:
             found = diagnose(lines_of_text(handle))
-        if as_json:
-            print(json.dumps(_summary(name, found)))
-        else:
-            _print_report(name, found)
+        sys.stdout.write((json.dumps(_summary(name, found)) if as_json else _report(name, found)) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    raise SystemExit(main(sys.argv[1:]))

@@ -153,7 +153,7 @@ def ask_engine(
             os.chown(home, user.uid, user.gid)
         identity: dict[str, Any] = {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
         try:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # pylint: disable=ansible-bad-function # this library knows no AnsibleModule
                 [python, "-c", PROBE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -311,7 +311,7 @@ def retry_after_seconds(headers: Mapping[str, str], now: Callable[[], float] = t
         with contextlib.suppress(ValueError, TypeError):
             return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now())
     for item in headers.get("RateLimit", "").split(";"):
-        name, _, number = item.strip().partition("=")
+        name, _equals, number = item.strip().partition("=")
         if name == "t" and number.isdecimal():
             return float(number)
     return None

@@ -130,7 +130,7 @@ class PhaseTracker:
         steps = sorted(self._entered.items(), key=lambda item: PHASES.index(item[0]))
         # Lines of the service that has come up, such as its access log, are no part of the launch.
         last = self._entered.get(PHASES[-1], self._last_seconds)
-        ends = [when for _, when in steps[1:]] + [last]
+        ends = [when for _phase, when in steps[1:]] + [last]
         return [
             {"phase": phase, "seconds": round(max(0.0, end - start), 3)} for (phase, start), end in zip(steps, ends)
         ]

@@ -93,7 +93,8 @@ class Process:
 
     def remember(self) -> None:
         """Read now what is told about the process after its end."""
-        _ = (self.uids, self.cmdline)
+        for cached in ("uids", "cmdline"):
+            getattr(self, cached)
 
     @property
     def title(self) -> str:

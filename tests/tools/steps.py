@@ -76,7 +76,9 @@ class Steps:
             self._unit("unit", "unit tests, newest ansible-core", ".venv", ("tests/unit",), self._no_newest_core),
             self._unit("unit-2.19", "unit tests, ansible-core 2.19", ".venv-2.19", ("tests/unit",)),
             # conftest.py of tests/unit imports ansible, which is not there: on a target host nothing else is either.
-            self._unit("unit-3.9", "libraries on Python 3.9", ".venv-3.9", (f"--confcutdir={libraries}", libraries)),
+            self._unit(
+                "unit-3.9", "libraries on Python 3.9", ".venv-3.9", ("--confcutdir=tests/unit/plugins", libraries)
+            ),
         ]
 
     def _unit(
