@@ -19,6 +19,18 @@ from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, run_command
 from ansible_collections.llmops.vllm.plugins.module_utils.users import find_uid, user_name
 
+# What both modules are asked, besides the owner; documented in the fragment shm.
+SHM_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "families": {"type": "list", "elements": "str", "choices": list(shm.FAMILY_NAMES)},
+    "extra_families": {"type": "dict", "default": {}},
+    "older_than_seconds": {"type": "float"},
+    "older_than_epoch": {"type": "float"},
+    "keep": {"type": "list", "elements": "str", "default": []},
+    "shm_path": {"type": "path", "default": "/dev/shm"},  # noqa: S108 - where POSIX shared memory lies on Linux
+    "rpc_base_path": {"type": "path", "default": ""},
+    "sysv": {"type": "bool", "default": False},
+}
+
 
 @dataclass(frozen=True)
 class ShmRequest:

@@ -10,10 +10,7 @@ the parts that are still arriving.
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
-import pwd
-import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -117,31 +114,6 @@ def check_store(store: str) -> str:
     if not os.path.isabs(store) or path in ("/", "//"):
         raise InvalidInputError(f"store must be an absolute path of a directory, not {store!r}.")
     return path
-
-
-def parse_mode(name: str, text: str, needed: int) -> int:
-    """Return the mode of parameter ``name``; it starts with 0, because YAML turns an unquoted 0644 into 420."""
-    if not re.fullmatch(r"0[0-7]{3}", text) or int(text, 8) & needed != needed:
-        raise InvalidInputError(
-            f'{name} must be a quoted octal string that lets the owner in, like "{needed | 0o044:04o}", not {text!r}.'
-        )
-    return int(text, 8)
-
-
-def user_id(name: str) -> int:
-    """Return the id of user ``name``; raises ``InvalidInputError`` when this host has no such user."""
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise InvalidInputError(f"owner {name!r} is no user of this host; create it first or correct owner.") from None
-
-
-def group_id(name: str) -> int:
-    """Return the id of group ``name``; raises ``InvalidInputError`` when this host has no such group."""
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise InvalidInputError(f"group {name!r} is no group of this host; create it first or correct group.") from None
 
 
 def directory_status(path: str) -> os.stat_result | None:

@@ -219,20 +219,16 @@ patched:
       note: ""
 """
 
-import grp
 import os
-import pwd
-import re
-from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     InvalidInputError,
     LlmopsError,
-    PreconditionError,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.patch_set import Patch, apply_patches
+from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.view import (
     Permissions,
     os_errors_as_sentences,
@@ -272,32 +268,15 @@ def absolute(name: str, path: str) -> str:
     return os.path.normpath(path)
 
 
-def octal(name: str, mode: str) -> int:
-    """Return the mode bits. Raises InvalidInputError, for an unquoted (hence decimal) number too."""
-    if not re.fullmatch(r"0[0-7]{3}", mode):
-        raise InvalidInputError(f"{name} must be a quoted octal number of four digits such as \"0644\", not '{mode}'.")
-    return int(mode, 8)
-
-
-def numeric_id(kind: str, name: str | None, look_up: Callable[[str], int]) -> int | None:
-    """Return the id of a user or group given by name or number. Raises PreconditionError for an unknown name."""
-    if name is None:
-        return None
-    if name.isdecimal():
-        return int(name)
-    try:
-        return look_up(name)
-    except KeyError:
-        raise PreconditionError(f"This host has no {kind} called '{name}'; create it first.") from None
-
-
-def permissions_of(params: dict[str, Any]) -> Permissions:
-    """Return modes and numeric owners. Raises LlmopsError."""
+def permissions_of(module: AnsibleModule) -> Permissions:
+    """Return modes and numeric owners. Raises InvalidInputError."""
+    params = module.params
+    accounts = Accounts(module.check_mode, module.warn)
     return Permissions(
-        file_mode=octal("file_mode", params["file_mode"]),
-        directory_mode=octal("directory_mode", params["directory_mode"]),
-        uid=numeric_id("user", params["owner"], lambda name: pwd.getpwnam(name).pw_uid),
-        gid=numeric_id("group", params["group"], lambda name: grp.getgrnam(name).gr_gid),
+        file_mode=parse_mode("file_mode", params["file_mode"], 0o400),
+        directory_mode=parse_mode("directory_mode", params["directory_mode"], 0o500),
+        uid=accounts.uid(params["owner"]),
+        gid=accounts.gid(params["group"]),
     )
 
 
@@ -310,7 +289,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     if module.check_mode and not os.path.lexists(snapshot):
         message = f"The snapshot {snapshot} does not exist yet; the patches will be tried once it is there."
         return {"changed": True, "pending": True, "path": view, "patched": [], "msg": message}
-    permissions = permissions_of(params)
+    permissions = permissions_of(module)
     with os_errors_as_sentences(f"compare the view {view} with its snapshot"):
         sources = snapshot_sources(snapshot)
         outcome = apply_patches(patches, lambda path: read_source(sources, path))

@@ -118,15 +118,13 @@ changed_paths:
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import Entry, check_path, plan_tree, render_diff
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree_apply import apply_tree
-from ansible_collections.llmops.vllm.plugins.module_utils.store import parse_mode
-from ansible_collections.llmops.vllm.plugins.module_utils.users import find_gid, find_uid
+from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.view import os_errors_as_sentences
 from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import process_exists
 
@@ -150,34 +148,6 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
 
 # The option that a state needs, and that the other states cannot have.
 OWN_OPTION = {"content": "file", "target": "link"}
-
-
-class Accounts:
-    """Ids of users and groups; each name is looked up, and in check mode warned about, once."""
-
-    def __init__(self, check_mode: bool, warn: Callable[[str], None]) -> None:
-        self._check_mode = check_mode
-        self._warn = warn
-        self._known: dict[tuple[str, str], int | None] = {}
-
-    def uid(self, owner: str | None) -> int | None:
-        """Return the id of a user. Raises InvalidInputError for an unknown one, except in check mode."""
-        return None if owner is None else self._find("owner", owner, find_uid)
-
-    def gid(self, group: str | None) -> int | None:
-        """Return the id of a group. Raises InvalidInputError for an unknown one, except in check mode."""
-        return None if group is None else self._find("group", group, find_gid)
-
-    def _find(self, kind: str, name: str, look_up: Callable[[str], int]) -> int | None:
-        if (kind, name) not in self._known:
-            try:
-                self._known[kind, name] = look_up(name)
-            except InvalidInputError as error:
-                if not self._check_mode:
-                    raise
-                self._warn(f"{error.message} It is not compared in check mode.")
-                self._known[kind, name] = None
-        return self._known[kind, name]
 
 
 def check_options(path: str, given: dict[str, Any]) -> None:

@@ -275,16 +275,11 @@ from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     sends_in_clear,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
+from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
-from ansible_collections.llmops.vllm.plugins.module_utils.store import (
-    Attributes,
-    check_store,
-    group_id,
-    parse_mode,
-    user_id,
-)
+from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "repo": {"type": "str", "required": True},
@@ -323,20 +318,6 @@ def _check_numbers(params: dict[str, Any]) -> None:
     for name, (lowest, highest) in _RANGES.items():
         if not lowest <= params[name] <= highest:
             raise InvalidInputError(f"{name} must be from {lowest} to {highest}, not {params[name]}.")
-
-
-def _account(module: AnsibleModule, name: str) -> int | None:
-    """Return the id of owner or group; in check mode an earlier task may only have promised to create it."""
-    value = module.params[name]
-    if value is None:
-        return None
-    try:
-        return user_id(value) if name == "owner" else group_id(value)
-    except InvalidInputError as error:
-        if not module.check_mode:
-            raise
-        module.warn(f"{error.message} It is not compared in check mode.")
-        return None
 
 
 def _token(module: AnsibleModule) -> str | None:
@@ -382,11 +363,12 @@ def _keeper(module: AnsibleModule, attributes: Attributes) -> SnapshotKeeper:
 
 
 def _attributes(module: AnsibleModule) -> Attributes:
+    accounts = Accounts(module.check_mode, module.warn)
     return Attributes(
         file_mode=parse_mode("file_mode", module.params["file_mode"], 0o400),
         directory_mode=parse_mode("directory_mode", module.params["directory_mode"], 0o700),
-        uid=_account(module, "owner"),
-        gid=_account(module, "group"),
+        uid=accounts.uid(module.params["owner"]),
+        gid=accounts.gid(module.params["group"]),
     )
 
 

@@ -24,6 +24,7 @@ description:
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
+  - llmops.vllm.shm
 attributes:
   check_mode:
     support: full
@@ -36,60 +37,6 @@ options:
     description: Name or number of the user whose objects are removed, the one that the service runs as.
     type: str
     required: true
-  families:
-    description:
-      - Which kinds of objects to look at. The default is all of them.
-      - V(zmq_socket) and V(vllm_rendezvous) lie in O(rpc_base_path), the others in O(shm_path).
-    type: list
-    elements: str
-    choices:
-      - python_shm
-      - python_semaphore
-      - loky_semaphore
-      - nccl
-      - vllm_offload
-      - vllm_encoder_cache
-      - vllm_distributed
-      - torch
-      - cuda_ipc
-      - openmp
-      - ray_plasma
-      - zmq_socket
-      - vllm_rendezvous
-  extra_families:
-    description:
-      - More kinds of objects in O(shm_path), name to regular expression. The expression must match the whole file
-        name.
-    type: dict
-    default: {}
-  older_than_seconds:
-    description: Keep what changed within this time.
-    type: float
-  older_than_epoch:
-    description:
-      - Keep what changed at or after this time, in seconds since 1970. Give the start of a launch to keep its
-        objects.
-      - With O(older_than_seconds), an object must be older than both.
-    type: float
-  keep:
-    description: Globs of names to keep.
-    type: list
-    elements: str
-    default: []
-  shm_path:
-    description: Directory of POSIX shared memory.
-    type: path
-    default: /dev/shm
-  rpc_base_path:
-    description:
-      - Directory in which engines create their sockets and rendezvous files (C(VLLM_RPC_BASE_PATH), by default
-        C(/tmp)). It is not searched when this is empty.
-    type: path
-    default: ""
-  sysv:
-    description: Whether to look at System V shared memory and semaphores too.
-    type: bool
-    default: false
 seealso:
   - module: llmops.vllm.shm_info
   - module: llmops.vllm.process_teardown
@@ -177,20 +124,9 @@ unreadable_processes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.shm import FAMILY_NAMES
-from ansible_collections.llmops.vllm.plugins.module_utils.shm_run import ShmRequest, ShmRun
+from ansible_collections.llmops.vllm.plugins.module_utils.shm_run import SHM_ARGUMENTS, ShmRequest, ShmRun
 
-ARGUMENTS = {
-    "owner": {"type": "str", "required": True},
-    "families": {"type": "list", "elements": "str", "choices": list(FAMILY_NAMES)},
-    "extra_families": {"type": "dict", "default": {}},
-    "older_than_seconds": {"type": "float"},
-    "older_than_epoch": {"type": "float"},
-    "keep": {"type": "list", "elements": "str", "default": []},
-    "shm_path": {"type": "path", "default": "/dev/shm"},  # noqa: S108 - where POSIX shared memory lies on Linux
-    "rpc_base_path": {"type": "path", "default": ""},
-    "sysv": {"type": "bool", "default": False},
-}
+ARGUMENTS = {"owner": {"type": "str", "required": True}, **SHM_ARGUMENTS}
 
 
 def main() -> None:

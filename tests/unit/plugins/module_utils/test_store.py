@@ -16,7 +16,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     check_store,
     make_directories,
     opened_parent,
-    parse_mode,
     set_attributes,
     write_atomically,
 )
@@ -80,13 +79,6 @@ def test_room_is_needed_for_bytes_reserve_and_inodes(tmp_path: Path) -> None:
     with pytest.raises(PreconditionError, match=r"11 new files and directories .* 10 inodes free"):
         check_room(path, needed_bytes=1, needed_inodes=11, reserve_bytes=0, statvfs=disk())
     check_room(path, needed_bytes=1, needed_inodes=11, reserve_bytes=0, statvfs=disk(f_files=0, f_favail=0))
-
-
-@pytest.mark.parametrize("text", ["644", "420", "0888", "04755", "", "u=rw", "0044"])
-def test_a_mode_that_is_no_quoted_octal_string_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="file_mode must be"):
-        parse_mode("file_mode", text, 0o400)
-    assert parse_mode("file_mode", "0640", 0o400) == 0o640
 
 
 @pytest.mark.parametrize("path", ["relative", "/", "//", "/a/.."])

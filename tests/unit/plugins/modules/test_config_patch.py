@@ -159,10 +159,10 @@ def test_a_linked_snapshot_path_is_resolved(run_module: Any, places: dict[str, s
         ({"patches": [{**PATCH, "operations": [{"op": "test", "path": "/x", "value": 1}]}]}, "operation 1 (test"),
         ({"view": "relative"}, "view must be an absolute path"),
         ({"snapshot": "relative"}, "snapshot must be an absolute path"),
-        ({"file_mode": 420}, "file_mode must be a quoted octal number"),
-        ({"directory_mode": "u=rwx"}, "directory_mode must be a quoted octal number"),
-        ({"owner": "no-such-user"}, "no user called 'no-such-user'"),
-        ({"group": "no-such-group"}, "no group called 'no-such-group'"),
+        ({"file_mode": 420}, "file_mode must be a quoted octal string"),
+        ({"directory_mode": "u=rwx"}, "directory_mode must be a quoted octal string"),
+        ({"owner": "no-such-user"}, "owner 'no-such-user' is no user of this host"),
+        ({"group": "no-such-group"}, "group 'no-such-group' is no group of this host"),
     ],
 )
 def test_bad_input_fails_with_one_sentence_and_writes_nothing(

@@ -185,8 +185,8 @@ def test_missing_requests_fails_by_name_and_only_warns_in_check_mode(
 def test_an_owner_that_does_not_exist_yet_is_a_warning_in_check_mode(
     run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = run(check=True, owner="no-such-user")
-    assert not result.get("failed") and "no-such-user" in warnings_of(result, capsys)
+    result = run(check=True, owner="nobody-yet")
+    assert not result.get("failed") and "nobody-yet" in warnings_of(result, capsys)
 
 
 def test_a_changed_mode_is_repaired_without_fetching(run: Any, snapshot: Path) -> None:
