@@ -10,8 +10,9 @@ import shutil
 import stat
 from dataclasses import dataclass
 
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import subdirectories, sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.store import Snapshot, directory_status, sync_directory
+from ansible_collections.llmops.vllm.plugins.module_utils.store import Snapshot, directory_status
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,7 @@ def _contents(directories: list[str]) -> tuple[int, int]:
 
 def _directories(path: str) -> list[str]:
     try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except FileNotFoundError:
-        return []
+        return subdirectories(path)
     except OSError as error:
         raise _unreadable(error) from error
 

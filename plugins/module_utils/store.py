@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import (
     RESERVED_DIRECTORY,
@@ -168,15 +169,6 @@ def _set_attributes(path: str, attributes: Attributes, parent: int | None = None
     try:
         attributes.apply(descriptor)
         return os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in ``path`` durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import subdirectories
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import FileRecord
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, is_commit
@@ -46,22 +47,14 @@ def inventory(store: str, repo: str | None = None) -> list[SnapshotState]:
 
 
 def _snapshots(store: str) -> Iterator[Snapshot]:
-    for directory in _directories(store):
+    for directory in subdirectories(store):
         repo = directory.replace("--", "/", 1)
         try:
             check_repo(repo)
         except InvalidInputError:
             continue
-        for commit in filter(is_commit, _directories(os.path.join(store, directory))):
+        for commit in filter(is_commit, subdirectories(os.path.join(store, directory))):
             yield Snapshot(store, repo, commit)
-
-
-def _directories(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except FileNotFoundError:
-        return []
 
 
 def _state(snapshot: Snapshot) -> SnapshotState:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.view import Entry, ViewPlan, os_errors_as_sentences
 
@@ -69,7 +70,7 @@ def _compose(plan: ViewPlan, root: str) -> None:
         target = os.path.join(root, path)
         _own(target, plan.entries[path])
         os.chmod(target, plan.permissions.directory_mode)
-        _sync_directory(target)
+        sync_directory(target)
 
 
 def _own(target: str, entry: Entry) -> None:
@@ -119,7 +120,7 @@ def _swap(plan: ViewPlan, partial: str, aside: str) -> None:
         except BaseException:
             os.rename(aside, plan.view)
             raise
-    _sync_directory(os.path.dirname(plan.view))
+    sync_directory(os.path.dirname(plan.view))
     _remove_tree(aside)
 
 
@@ -141,11 +142,3 @@ def _remove_tree(root: str) -> None:
         with contextlib.suppress(OSError):  # rmtree names what really cannot be removed
             os.chmod(directory, 0o700)
     shutil.rmtree(root)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
