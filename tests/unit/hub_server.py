@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -9,19 +10,46 @@ import socket
 import ssl
 import struct
 import threading
-import time
-from collections import defaultdict, deque
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Union
 from urllib.parse import quote, unquote, urlsplit
 
 REPO = "acme/tiny-model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_secret"
+SIGNATURE = "abcdef0123456789"
 
 
+# A name that the handlers know, a status, or a function that answers in their place: it takes the handler and the body.
+Kind = Union[str, Callable[[Any, bytes], None]]
+ALWAYS = 10**9
+_PIECE_BYTES = 128 * 1024
+
+
+@dataclass
+class Fault:
+    kind: Kind
+    path: str | None
+    left: int
+
+
+@lru_cache(maxsize=64)
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@lru_cache(maxsize=64)
 def git_sha1(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def flipped(data: bytes) -> bytes:
+    position = len(data) // 2
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
 def make_files(shards: int = 3, shard_bytes: int = 300_000) -> dict[str, bytes]:
@@ -47,8 +75,10 @@ class Hub:
         self.page_size = 2
         self.chunked = False  # as a mirror does that knows neither ranges nor lengths
         self.log: list[tuple[str, str, dict[str, str]]] = []
-        self.faults: dict[str, deque[tuple[str, str | None]]] = defaultdict(deque)
+        self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.truncate_after = 100_000
+        self.sent_bytes = 0  # of file content
+        self.gate = Gate()
         self.lock = threading.Lock()
         self.api = _Server(self, _Api)
         self.cdn = _Server(self, _Cdn)
@@ -57,14 +87,15 @@ class Hub:
     def endpoint(self) -> str:
         return self.api.url
 
-    def fault(self, where: str, kind: str, times: int = 1, path: str | None = None) -> None:
-        self.faults[where].extend([(kind, path)] * times)
+    def fault(self, where: str, kind: Kind, times: int = 1, path: str | None = None) -> None:
+        self.faults[where].append(Fault(kind, path, times))
 
-    def take(self, where: str, path: str | None = None) -> str | None:
+    def take(self, where: str, path: str | None = None) -> Kind | None:
         with self.lock:
-            queue = self.faults[where]
-            if queue and queue[0][1] in (None, path):
-                return queue.popleft()[0]
+            for fault in self.faults[where]:
+                if fault.left and fault.path in (None, path):
+                    fault.left -= 1
+                    return fault.kind
         return None
 
     def requests_to(self, where: str) -> list[tuple[str, str, dict[str, str]]]:
@@ -74,13 +105,35 @@ class Hub:
         return path.endswith(".safetensors")
 
     def blob(self, sha256: str) -> bytes | None:
-        return next(
-            (d for p, d in self.files.items() if self.is_lfs(p) and hashlib.sha256(d).hexdigest() == sha256), None
-        )
+        return next((d for p, d in self.files.items() if self.is_lfs(p) and sha256_of(d) == sha256), None)
 
     def close(self) -> None:
+        self.gate.open()
         self.api.stop()
         self.cdn.stop()
+
+
+class Gate:
+    """Lets a number of bytes of content through and holds the rest back until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._opened = threading.Event()
+        self._after_bytes = ALWAYS
+
+    def close_after(self, size: int) -> None:
+        self.reached.clear()
+        self._opened.clear()
+        self._after_bytes = size
+
+    def open(self) -> None:
+        self._after_bytes = ALWAYS
+        self._opened.set()
+
+    def pass_through(self, sent_bytes: int) -> None:
+        if sent_bytes >= self._after_bytes:
+            self.reached.set()
+            self._opened.wait()
 
 
 class _Server(ThreadingHTTPServer):
@@ -123,6 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.hub
 
     def note(self, where: str) -> None:
+        self.where = where
         with self.hub.lock:
             self.hub.log.append((where, self.path, dict(self.headers.items())))
 
@@ -132,12 +186,32 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.send_body(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        raise NotImplementedError
+
+    def send_body(self, body: bytes) -> None:
+        if self.command == "HEAD":
+            return
+        for start in range(0, len(body), _PIECE_BYTES):
+            piece = body[start : start + _PIECE_BYTES]
+            self.hub.gate.pass_through(self.hub.sent_bytes)
+            self.wfile.write(piece)
+            if self.where in ("cache", "cdn"):
+                with self.hub.lock:
+                    self.hub.sent_bytes += len(piece)
 
     def answer_json(self, data: Any, **headers: str) -> None:
         self.answer(200, json.dumps(data).encode(), Content_Type="application/json", **headers)
 
-    def general_fault(self, kind: str | None) -> bool:
+    def general_fault(self, kind: Kind | None, data: bytes = b"") -> bool:
+        if callable(kind):
+            kind(self, data)
+            return True
         if kind and kind.isdecimal():
             self.answer(int(kind), b"no", **({"Retry_After": "7"} if kind == "429" else {}))
             return True
@@ -146,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def serve_chunked(self, data: bytes, kind: str | None) -> None:
+    def serve_chunked(self, data: bytes, kind: Kind | None) -> None:
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -158,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         self.wfile.write(b"0\r\n\r\n")
 
-    def serve(self, data: bytes, etag: str, kind: str | None) -> None:
+    def serve(self, data: bytes, etag: str, kind: Kind | None = None) -> None:
         if self.hub.chunked:
             self.serve_chunked(data, kind)
             return
@@ -170,8 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "wrong_range":
             start = max(0, start - 1)
         if kind == "flip":
-            position = len(data) // 2
-            data = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+            data = flipped(data)
         self.send_response(status)
         self.send_header("ETag", f'"{etag}"')
         body = data[start:]
@@ -180,15 +253,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if kind in ("truncate", "truncate_from_start", "reset", "stall"):
-            self.wfile.write(body[: self.hub.truncate_after])
-            self.wfile.flush()
+            self.send_body(body[: self.hub.truncate_after])
             self._break(kind)
         else:
-            self.wfile.write(body)
+            self.send_body(body)
 
-    def _break(self, kind: str) -> None:
+    def _break(self, kind: Kind) -> None:
         if kind == "stall":
-            time.sleep(2.5)
+            self.connection.settimeout(10.0)
+            with contextlib.suppress(OSError):
+                self.connection.recv(1)  # comes back when the client hangs up
         if kind == "reset":
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
@@ -202,7 +276,9 @@ class _Api(_Handler):
         elif path.startswith("/api/resolve-cache/"):
             self.note("cache")
             name = path[len("/api/resolve-cache/") :]
-            self.serve(self.hub.files[name], git_sha1(self.hub.files[name]), self.hub.take("cache", name))
+            data, kind = self.hub.files[name], self.hub.take("cache", name)
+            if not self.general_fault(kind, data):
+                self.serve(data, git_sha1(data), kind)
         else:
             self.resolve(path)
 
@@ -242,7 +318,7 @@ class _Api(_Handler):
             if self.hub.info_has_digests:
                 item.update(size=len(data), blobId=git_sha1(data))
                 if self.hub.is_lfs(path):
-                    item["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+                    item["lfs"] = {"sha256": sha256_of(data), "size": len(data), "pointerSize": 130}
             siblings.append(item)
         self.answer_json({"id": REPO, "sha": commit, "siblings": siblings})
 
@@ -252,7 +328,7 @@ class _Api(_Handler):
         for path, data in self.hub.files.items():
             entry: dict[str, Any] = {"type": "file", "oid": git_sha1(data), "size": len(data), "path": path}
             if self.hub.is_lfs(path):
-                entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+                entry["lfs"] = {"oid": sha256_of(data), "size": len(data), "pointerSize": 130}
             entries.append(entry)
         stop = start + self.hub.page_size
         headers = {}
@@ -273,10 +349,12 @@ class _Api(_Handler):
         elif kind == "file_scheme":
             self.answer(302, b"", Location="file:///etc/passwd")
         elif self.hub.is_lfs(name):
-            sha256 = hashlib.sha256(self.hub.files[name]).hexdigest()
-            self.answer(302, b"", Location=f"{self.hub.cdn.url}/blobs/{sha256}?X-Amz-Signature=abc")
+            sha256 = sha256_of(self.hub.files[name])
+            linked = {"X_Linked_Etag": f'"{sha256}"', "X_Linked_Size": str(len(self.hub.files[name]))}
+            location = f"{self.hub.cdn.url}/blobs/{sha256}?X-Amz-Signature={SIGNATURE}"
+            self.answer(302, b"", Location=location, X_Repo_Commit=COMMIT, **linked)
         else:
-            self.answer(307, b"", Location=f"/api/resolve-cache/{quote(name)}")
+            self.answer(307, b"", Location=f"/api/resolve-cache/{quote(name)}", X_Repo_Commit=COMMIT)
 
 
 class _Cdn(_Handler):
@@ -289,5 +367,5 @@ class _Cdn(_Handler):
         data = self.hub.blob(sha256)
         name = next(p for p, d in self.hub.files.items() if d is data)
         kind = self.hub.take("cdn", name)
-        if not self.general_fault(kind):
+        if not self.general_fault(kind, data):
             self.serve(data, sha256, kind)
