@@ -259,27 +259,13 @@ used_by:
   sample: [kimi/3f2a9c]
 """
 
-import random
-import threading
 import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.credentials import check_token, read_token
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
-    HttpClient,
-    RetryPolicy,
-    check_endpoint,
-    load_requests,
-    sends_in_clear,
-)
-from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
-from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
-from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
-from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
-from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
-from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.model_request import Surroundings, fulfil
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "repo": {"type": "str", "required": True},
@@ -305,20 +291,6 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "releases": {"type": "path", "default": "/srv/llm/releases"},
 }
 
-_RANGES = {
-    "workers": (1, 16),
-    "reserve_bytes": (0, 2**63),
-    "stall_timeout_seconds": (1, 3600),
-    "retries": (0, 100),
-    "lock_timeout_seconds": (0, 7 * 24 * 3600),
-}
-
-
-def _check_numbers(params: dict[str, Any]) -> None:
-    for name, (lowest, highest) in _RANGES.items():
-        if not lowest <= params[name] <= highest:
-            raise InvalidInputError(f"{name} must be from {lowest} to {highest}, not {params[name]}.")
-
 
 def _token(module: AnsibleModule) -> str | None:
     params = module.params
@@ -329,68 +301,6 @@ def _token(module: AnsibleModule) -> str | None:
     return check_token(params["token"], "token") if params["token"] else None
 
 
-def _keeper(module: AnsibleModule, attributes: Attributes) -> SnapshotKeeper:
-    params = module.params
-    stop = threading.Event()
-    endpoint = check_endpoint(params["endpoint"])
-    policy = RetryPolicy(params["retries"], sleep=stop.wait, jitter=random.random)
-
-    def connect() -> Connection:
-        token = _token(module)
-        if token and sends_in_clear(endpoint):
-            module.warn(f"The token is sent to {endpoint} without encryption; use an https endpoint.")
-        client = HttpClient(
-            endpoint,
-            requests=load_requests(),
-            token=token,
-            ca_path=params["ca_path"],
-            stall_seconds=float(params["stall_timeout_seconds"]),
-        )
-        return Connection(client, Hub(client, policy, has_token=token is not None), policy)
-
-    return SnapshotKeeper(
-        repo=check_repo(params["repo"]),
-        store=check_store(params["store"]),
-        endpoint=endpoint,
-        attributes=attributes,
-        check_mode=module.check_mode,
-        lock_timeout_seconds=float(params["lock_timeout_seconds"]),
-        connect=connect,
-        stop=stop,
-        sleep=time.sleep,
-        monotonic=time.monotonic,
-    )
-
-
-def _attributes(module: AnsibleModule) -> Attributes:
-    accounts = Accounts(module.check_mode, module.warn)
-    return Attributes(
-        file_mode=parse_mode("file_mode", module.params["file_mode"], 0o400),
-        directory_mode=parse_mode("directory_mode", module.params["directory_mode"], 0o700),
-        uid=accounts.uid(module.params["owner"]),
-        gid=accounts.gid(module.params["group"]),
-    )
-
-
-def _run(module: AnsibleModule) -> Outcome:
-    params = module.params
-    _check_numbers(params)
-    revision = check_revision(params["revision"])
-    attributes = _attributes(module)
-    keeper = _keeper(module, attributes)
-    if params["state"] == "absent":
-        return keeper.absent(revision, params["releases"])
-    wish = Wish(
-        include=tuple(params["include"]),
-        exclude=tuple(params["exclude"]),
-        full=params["state"] == "verified" or params["verify"] == "full",
-        attributes=attributes,
-        reserve_bytes=params["reserve_bytes"],
-        workers=params["workers"],
-    )
-    return keeper.present(revision, wish)
-
-
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -398,7 +308,8 @@ def main() -> None:
     )
     started = time.monotonic()
     try:
-        outcome = _run(module)
+        around = Surroundings(module.check_mode, token=lambda: _token(module), warn=module.warn)
+        outcome = fulfil(module.params, around)
     except LlmopsError as error:
         module.fail_json(msg=error.message, **error.details)
     for warning in outcome.warnings:

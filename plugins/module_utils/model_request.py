@@ -1,0 +1,112 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From the parameters of ``model_shards`` to what was done, in whatever process that happens."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
+    HttpClient,
+    RetryPolicy,
+    check_endpoint,
+    load_requests,
+    sends_in_clear,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
+from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
+from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
+from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
+from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
+
+_RANGES = {
+    "workers": (1, 16),
+    "reserve_bytes": (0, 2**63),
+    "stall_timeout_seconds": (1, 3600),
+    "retries": (0, 100),
+    "lock_timeout_seconds": (0, 7 * 24 * 3600),
+}
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a request is given besides its parameters: ``token`` is called when a hub has to be asked."""
+
+    check_mode: bool
+    token: Callable[[], str | None]
+    warn: Callable[[str], None]
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
+    """Do what ``params``, the module's checked parameters, ask for. Raises ``LlmopsError``."""
+    _check_numbers(params)
+    revision = check_revision(params["revision"])
+    attributes = _attributes(params, around)
+    keeper = _keeper(params, attributes, around)
+    if params["state"] == "absent":
+        return keeper.absent(revision, params["releases"])
+    wish = Wish(
+        include=tuple(params["include"]),
+        exclude=tuple(params["exclude"]),
+        full=params["state"] == "verified" or params["verify"] == "full",
+        attributes=attributes,
+        reserve_bytes=params["reserve_bytes"],
+        workers=params["workers"],
+    )
+    return keeper.present(revision, wish)
+
+
+def _check_numbers(params: Mapping[str, Any]) -> None:
+    for name, (lowest, highest) in _RANGES.items():
+        if not lowest <= params[name] <= highest:
+            raise InvalidInputError(f"{name} must be from {lowest} to {highest}, not {params[name]}.")
+
+
+def _attributes(params: Mapping[str, Any], around: Surroundings) -> Attributes:
+    accounts = Accounts(around.check_mode, around.warn)
+    return Attributes(
+        file_mode=parse_mode("file_mode", params["file_mode"], 0o400),
+        directory_mode=parse_mode("directory_mode", params["directory_mode"], 0o700),
+        uid=accounts.uid(params["owner"]),
+        gid=accounts.gid(params["group"]),
+    )
+
+
+def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundings) -> SnapshotKeeper:
+    endpoint = check_endpoint(params["endpoint"])
+    policy = RetryPolicy(params["retries"], sleep=around.stop.wait, jitter=random.random)
+
+    def connect() -> Connection:
+        token = around.token()
+        if token and sends_in_clear(endpoint):
+            around.warn(f"The token is sent to {endpoint} without encryption; use an https endpoint.")
+        client = HttpClient(
+            endpoint,
+            requests=load_requests(),
+            token=token,
+            ca_path=params["ca_path"],
+            stall_seconds=float(params["stall_timeout_seconds"]),
+        )
+        return Connection(client, Hub(client, policy, has_token=token is not None), policy)
+
+    return SnapshotKeeper(
+        repo=check_repo(params["repo"]),
+        store=check_store(params["store"]),
+        endpoint=endpoint,
+        attributes=attributes,
+        check_mode=around.check_mode,
+        lock_timeout_seconds=float(params["lock_timeout_seconds"]),
+        connect=connect,
+        stop=around.stop,
+        sleep=time.sleep,
+        monotonic=time.monotonic,
+    )
