@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
@@ -128,6 +128,35 @@ def sends_in_clear(endpoint: str) -> bool:
     return parts.scheme == "http" and not (host in ("localhost", "::1") or host.startswith("127."))
 
 
+class Answer(Protocol):
+    """What a source answers: a status, headers, and a body that is read with ``read_into``."""
+
+    @property
+    def url(self) -> str:
+        """Where it came from."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether that is outside the origin that was asked."""
+
+    @property
+    def status(self) -> int:
+        """The status as in HTTP."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers."""
+
+    def __enter__(self) -> Answer:
+        """Return itself."""
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close."""
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill ``view`` from the body and return the number of bytes, 0 at its end; raises ``TransferError``."""
+
+
 class Response:
     """An answer whose body has not been read yet. ``foreign`` says that it came from outside the endpoint's origin."""
 
@@ -210,12 +239,17 @@ class HttpClient:
         self._origin = origin_of(endpoint)
         self._requests = requests
         self._token = token
+        self._ca_path = ca_path
         self._verify = _ca_bundle(ca_path)
         self._stall_seconds = stall_seconds
         self._errors = (importlib.import_module("urllib3").exceptions.HTTPError, http.client.HTTPException, OSError)
         self._lock = threading.Lock()
         self._local = threading.local()
         self._sessions: list[Any] = []
+
+    def sibling(self, endpoint: str) -> HttpClient:
+        """Return a client with the same settings for another endpoint, without the token."""
+        return HttpClient(endpoint, requests=self._requests, ca_path=self._ca_path, stall_seconds=self._stall_seconds)
 
     def get(self, url: str, headers: Mapping[str, str], conditions: Mapping[str, str] | None = None) -> Response:
         """Follow ``url`` to its answer, whatever the status.
@@ -293,7 +327,7 @@ class HttpClient:
         return target
 
 
-def transient(response: Response) -> TransferError | None:
+def transient(response: Answer) -> TransferError | None:
     """Return the error to retry on when the status says "later", with the pause that the server asks for."""
     if response.status not in _RETRYABLE:
         return None

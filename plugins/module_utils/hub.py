@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
+    Answer,
     HttpClient,
-    Response,
     RetryPolicy,
     TransferError,
     origin_of,
@@ -66,7 +66,7 @@ class Hub:
         """Return the URL at which the hub serves ``path`` (it redirects to the content)."""
         return f"{self._client.endpoint}/{repo}/resolve/{commit}/{quote(path)}"
 
-    def refusal(self, response: Response, repo: str, revision: str) -> LlmopsError:
+    def refusal(self, response: Answer, repo: str, revision: str) -> LlmopsError:
         """Say in one sentence what a status of 400 and above means and what the operator can do."""
         code = response.headers.get("X-Error-Code", "")
         where = f"{repo} at {self._client.endpoint}"
@@ -113,7 +113,7 @@ class Hub:
         return files
 
 
-def expired_link(response: Response) -> TransferError | None:
+def expired_link(response: Answer) -> TransferError | None:
     """Return the error to retry on when a signed link is no longer accepted: the next attempt asks for a new one."""
     if response.foreign and response.status in (401, 403, 410):
         return TransferError(f"{without_query(response.url)} no longer accepts its signed link ({response.status})")
