@@ -80,6 +80,7 @@ class Hub:
         self.sent_bytes = 0  # of file content
         self.gate = Gate()
         self.lock = threading.Lock()
+        self.others: list[_Server] = []
         self.api = _Server(self, _Api)
         self.cdn = _Server(self, _Cdn)
 
@@ -107,8 +108,24 @@ class Hub:
     def blob(self, sha256: str) -> bytes | None:
         return next((d for p, d in self.files.items() if self.is_lfs(p) and sha256_of(d) == sha256), None)
 
+    def tree_entries(self) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": "dir"}]
+        for path, data in self.files.items():
+            entry: dict[str, Any] = {"type": "file", "oid": git_sha1(data), "size": len(data), "path": path}
+            if self.is_lfs(path):
+                entry["lfs"] = {"oid": sha256_of(data), "size": len(data), "pointerSize": 130}
+            entries.append(entry)
+        return entries
+
+    def other_origin(self) -> _Server:
+        """Serve the content from one more origin."""
+        self.others.append(_Server(self, _Cdn))
+        return self.others[-1]
+
     def close(self) -> None:
         self.gate.open()
+        for other in self.others:
+            other.stop()
         self.api.stop()
         self.cdn.stop()
 
@@ -165,6 +182,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: _Server
     where = ""
 
@@ -201,9 +219,12 @@ class _Handler(BaseHTTPRequestHandler):
             piece = body[start : start + _PIECE_BYTES]
             self.hub.gate.pass_through(self.hub.sent_bytes)
             self.wfile.write(piece)
-            if self.where in ("cache", "cdn"):
-                with self.hub.lock:
-                    self.hub.sent_bytes += len(piece)
+            self.count(len(piece))
+
+    def count(self, size: int) -> None:
+        if self.where in ("cache", "cdn"):
+            with self.hub.lock:
+                self.hub.sent_bytes += size
 
     def answer_json(self, data: Any, **headers: str) -> None:
         self.answer(200, json.dumps(data).encode(), Content_Type="application/json", **headers)
@@ -230,6 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             chunk = data[start : start + 50_000]
             self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            self.count(len(chunk))
         self.wfile.write(b"0\r\n\r\n")
 
     def serve(self, data: bytes, etag: str, kind: Kind | None = None) -> None:
@@ -322,14 +344,9 @@ class _Api(_Handler):
             siblings.append(item)
         self.answer_json({"id": REPO, "sha": commit, "siblings": siblings})
 
-    def tree(self) -> None:
+    def tree(self, entries: list[dict[str, Any]] | None = None) -> None:
+        entries = self.hub.tree_entries() if entries is None else entries
         start = int(re.search(r"cursor=(\d+)", self.path).group(1)) if "cursor=" in self.path else 0
-        entries: list[dict[str, Any]] = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": "dir"}]
-        for path, data in self.hub.files.items():
-            entry: dict[str, Any] = {"type": "file", "oid": git_sha1(data), "size": len(data), "path": path}
-            if self.hub.is_lfs(path):
-                entry["lfs"] = {"oid": sha256_of(data), "size": len(data), "pointerSize": 130}
-            entries.append(entry)
         stop = start + self.hub.page_size
         headers = {}
         if stop < len(entries):
