@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
@@ -29,6 +29,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import expired_link
 from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part, PartWriter, Writer, continues_at
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import RepoFile
+from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Counters
 
 _READ_BYTES = 1024 * 1024
 _SYNC_BYTES = 256 * 1024 * 1024
@@ -41,21 +42,6 @@ class StoppedError(Exception):
 
 class WrongDigestError(LlmopsError):
     """A source delivered other bytes than the hub's API promises, twice."""
-
-
-@dataclass
-class Counters:
-    """Bytes of file content: ``received`` over the network, ``resumed`` from earlier parts."""
-
-    received: int = 0
-    resumed: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, received: int = 0, resumed: int = 0) -> None:
-        """Count bytes, from any thread."""
-        with self.lock:
-            self.received += received
-            self.resumed += resumed
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import ch
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
+from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
 _RANGES = {
     "workers": (1, 16),
@@ -38,12 +39,17 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a request is given besides its parameters: ``token`` is called when a hub has to be asked."""
+    """What a request is given besides its parameters: ``token`` is called when a hub has to be asked.
+
+    With ``postpone`` long work is only planned. ``progress`` tells another thread how far it is.
+    """
 
     check_mode: bool
     token: Callable[[], str | None]
     warn: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
+    progress: Progress = field(default_factory=Progress)
+    postpone: bool = False
 
 
 def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
@@ -62,7 +68,7 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
         reserve_bytes=params["reserve_bytes"],
         workers=params["workers"],
     )
-    return keeper.present(revision, wish)
+    return keeper.present(revision, wish, postpone=around.postpone)
 
 
 def _check_numbers(params: Mapping[str, Any]) -> None:
@@ -109,4 +115,5 @@ def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundi
         stop=around.stop,
         sleep=time.sleep,
         monotonic=time.monotonic,
+        progress=around.progress,
     )

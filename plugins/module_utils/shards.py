@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.download import Counters, Source, Transfer, fetch_all
+from ansible_collections.llmops.vllm.plugins.module_utils.download import Source, Transfer, fetch_all
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import FileRecord, Manifest
 from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, RepoFile, select
@@ -32,6 +32,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     set_attributes,
     write_atomically,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
 _SAVE_AFTER_BYTES = 64 * 1024 * 1024
 
@@ -73,6 +74,11 @@ class Plan:
     def nothing_to_do(self) -> bool:
         """Whether the snapshot is known to be as wished, manifest included."""
         return not (self.unsettled or self.tracker.changed or self.housekeeping)
+
+    @property
+    def long(self) -> bool:
+        """Whether files have to be read or fetched, which can take hours."""
+        return bool(self.fetch or self.unsettled)
 
     @property
     def total_bytes(self) -> int:
@@ -199,9 +205,16 @@ class Applier:
     """Carries out one plan. ``source`` is asked for only when something is to be fetched."""
 
     def __init__(
-        self, todo: Plan, *, source: Callable[[], Source], parts: Callable[[RepoFile], Part], stop: threading.Event
+        self,
+        todo: Plan,
+        *,
+        source: Callable[[], Source],
+        parts: Callable[[RepoFile], Part],
+        stop: threading.Event,
+        progress: Progress,
     ) -> None:
-        self.counters = Counters()
+        self.counters = progress.counters
+        self._progress = progress
         self._plan = todo
         self._source = source
         self._parts = parts
@@ -212,7 +225,10 @@ class Applier:
 
     def run(self) -> None:
         """Do it. What was finished before a failure is in the manifest, so the next run starts from there."""
-        todo = self._plan
+        todo, progress = self._plan, self._progress
+        progress.files, progress.files_done = len(todo.selected), len(todo.selected) - len(todo.fetch)
+        progress.total_bytes, progress.present_bytes = todo.total_bytes, todo.total_bytes - todo.fetch_bytes
+        progress.phase = "fetching"
         self._prepare_directories()
         for path in todo.damaged:
             remove_file(todo.snapshot, path)
@@ -258,6 +274,7 @@ class Applier:
         part.forget()
         with self._lock:
             self._records[part.file.path] = manifests.record(part.file, status)
+            self._progress.files_done += 1
             self._unsaved_bytes += part.file.size
             if self._unsaved_bytes >= _SAVE_AFTER_BYTES:
                 self._save_manifest()

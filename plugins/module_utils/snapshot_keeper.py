@@ -41,6 +41,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     make_directories,
     make_directory,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,10 @@ class Connection:
 
 @dataclass
 class Outcome:
-    """What a run found and did; sizes in bytes. In check mode: what it would fetch or free."""
+    """What a run found and did; sizes in bytes. In check mode: what it would fetch or free.
+
+    ``postponed`` work was only planned.
+    """
 
     repo: str
     commit: str
@@ -65,6 +69,7 @@ class Outcome:
     reused_bytes: int = 0
     freed_bytes: int = 0
     requests: int = 0
+    postponed: bool = False
     damaged: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     tracker: DifferenceTracker = field(default_factory=DifferenceTracker)
@@ -89,7 +94,7 @@ class SnapshotKeeper:
     """Keeps snapshots of ``repo`` in ``store``.
 
     ``connect`` is called at most once and only when the hub is needed, because it imports ``requests``. ``stop`` ends
-    downloads; ``sleep`` and ``monotonic`` count seconds.
+    downloads; ``sleep`` and ``monotonic`` count seconds; ``progress`` is kept up to date for whoever watches.
     """
 
     def __init__(
@@ -105,6 +110,7 @@ class SnapshotKeeper:
         stop: threading.Event,
         sleep: Callable[[float], object],
         monotonic: Callable[[], float],
+        progress: Progress | None = None,
     ) -> None:
         self._repo = repo
         self._store = store
@@ -117,13 +123,17 @@ class SnapshotKeeper:
         self._stop = stop
         self._sleep = sleep
         self._monotonic = monotonic
+        self._progress = progress or Progress()
         self._parts_of_boot = boot_id()
 
-    def present(self, revision: str, wish: Wish) -> Outcome:
-        """Make ``revision`` present as wished. Raises ``LlmopsError`` for whatever the operator can act on."""
+    def present(self, revision: str, wish: Wish, *, postpone: bool = False) -> Outcome:
+        """Make ``revision`` present as wished. Raises ``LlmopsError`` for whatever the operator can act on.
+
+        With ``postpone`` work that can take long is planned and left to a later call.
+        """
         with _disk_errors_explained(self._store):
             try:
-                return self._present(revision, wish)
+                return self._present(revision, wish, postpone)
             except MissingPackageError as error:
                 if not self._check_mode:
                     raise
@@ -151,11 +161,13 @@ class SnapshotKeeper:
             outcome.tracker.add(snapshot.path, f"{todo.files} files, {todo.freed_bytes} bytes", None)
         return outcome
 
-    def _present(self, revision: str, wish: Wish) -> Outcome:
+    def _present(self, revision: str, wish: Wish, postpone: bool) -> Outcome:
         snapshot, listing = self._identify(revision)
         todo = self._plan(snapshot, listing, wish)
         if todo.nothing_to_do:
             return self._outcome(todo)
+        if postpone and todo.long and not self._check_mode:
+            return self._outcome(todo, postponed=True)
         parts = part_factory(snapshot, self._parts_of_boot)
         preflight(todo, parts)
         if self._check_mode:
@@ -163,11 +175,21 @@ class SnapshotKeeper:
             preflight(todo, parts)
             arrived = sum(parts(file).resumable_bytes() for file in todo.fetch)
             return self._outcome(todo, fetched_bytes=todo.fetch_bytes - arrived, resumed_bytes=arrived)
+        self._progress.phase = "waiting"
         with self._locked(snapshot):
             todo = self._plan(snapshot, listing, wish)
+            self._progress.phase = "verifying"
+            self._progress.files = len(todo.unsettled)
+            self._progress.total_bytes = sum(file.size for file in todo.unsettled)
             settle(todo, self._stop)
             preflight(todo, parts)
-            applier = Applier(todo, source=lambda: self._source(listing), parts=parts, stop=self._stop)
+            applier = Applier(
+                todo,
+                source=lambda: self._source(listing),
+                parts=parts,
+                stop=self._stop,
+                progress=self._progress,
+            )
             applier.run()
         counters = applier.counters
         return self._outcome(todo, fetched_bytes=counters.received, resumed_bytes=counters.resumed)
@@ -223,7 +245,7 @@ class SnapshotKeeper:
             monotonic=self._monotonic,
         )
 
-    def _outcome(self, todo: Plan, fetched_bytes: int = 0, resumed_bytes: int = 0) -> Outcome:
+    def _outcome(self, todo: Plan, fetched_bytes: int = 0, resumed_bytes: int = 0, postponed: bool = False) -> Outcome:
         return Outcome(
             self._repo,
             todo.snapshot.commit,
@@ -233,6 +255,7 @@ class SnapshotKeeper:
             fetched_bytes=fetched_bytes,
             reused_bytes=todo.total_bytes - todo.fetch_bytes + resumed_bytes,
             requests=self._connection.client.requests_made if self._connection else 0,
+            postponed=postponed,
             damaged=todo.damaged,
             tracker=todo.tracker,
         )
