@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 
 def sync_directory(path: str) -> None:
@@ -27,3 +29,23 @@ def subdirectories(path: str) -> list[str]:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return []
+
+
+@contextlib.contextmanager
+def opened_parent_below(root: str, relative: str) -> Iterator[tuple[int, str]]:
+    """Give the directory of ``relative``, a path below ``root``, open, and the name in it.
+
+    ``root`` may be reached through links. Every step below it is taken without following one, so that whoever owns what
+    lies there cannot lead a run of root elsewhere between a check and the use of a name.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(root, flags)
+    try:
+        *parents, name = relative.split(os.sep)
+        for parent in parents:
+            child = os.open(parent, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = child
+        yield descriptor, name
+    finally:
+        os.close(descriptor)

@@ -14,13 +14,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.file_source import (
+    Source,
+    SourceError,
+    WrongDigestError,
+    none_delivers,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
-    HttpClient,
-    Response,
-    RetryPolicy,
+    Answer,
     TransferError,
     origin_of,
     transient,
@@ -40,27 +43,16 @@ class StoppedError(Exception):
     """Another file failed for good; this one was put aside and can be resumed."""
 
 
-class WrongDigestError(LlmopsError):
-    """A source delivered other bytes than the hub's API promises, twice."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where files come from: their URL, and what a refusal there means."""
-
-    client: HttpClient
-    policy: RetryPolicy
-    url: Callable[[str], str]
-    refusal: Callable[[Response], LlmopsError]
-
-
 class Transfer:
-    """One file on its way into its part; ``stop`` ends it early, ``open_writer`` takes a path and a byte offset."""
+    """One file on its way into its part, from the first of ``sources`` that delivers the right bytes.
+
+    ``stop`` ends it early, ``open_writer`` takes a path and a byte offset.
+    """
 
     def __init__(
         self,
         part: Part,
-        source: Source,
+        sources: Sequence[Source],
         *,
         counters: Counters,
         stop: threading.Event,
@@ -68,17 +60,21 @@ class Transfer:
     ) -> None:
         self._part = part
         self._file = part.file
-        self._source = source
-        self._url = source.url(part.file.path)
+        self._sources = sources
         self._counters = counters
         self._stop = stop
+        self._open_writer = open_writer
         self._digester = part.file.digester()
         journal = part.load()
         self._origin, self._etag = journal.origin, journal.etag
         self._safe = self._synced = 0
-        self._last_url = self._url
+        self._last_url = ""
+        self._answered = False
+        self._taken = -1
         try:
+            part.detach()
             self._writer = open_writer(part.path, self._hash_prefix(part.resumable_bytes()))
+            counters.add(resumed=self._writer.position)
         except OSError as error:
             raise disk_error(error, part, 0) from error
         self._safe = min(journal.good_until, self._writer.position)
@@ -86,13 +82,10 @@ class Transfer:
     def run(self, install: Callable[[int], None]) -> None:
         """Fetch and verify the file and call ``install`` with its open descriptor.
 
-        Raises ``LlmopsError`` or ``StoppedError``. The part stays resumable unless the digest was wrong.
+        Raises ``LlmopsError`` or ``StoppedError``. The part stays resumable unless its bytes were wrong.
         """
         try:
             self._fetch_verified(install)
-        except WrongDigestError:
-            self._part.forget()
-            raise
         except OSError as error:
             self._keep()
             raise disk_error(error, self._part, self._writer.position) from error
@@ -101,58 +94,109 @@ class Transfer:
             raise
         finally:
             self._writer.close()
+            if self._taken >= 0:
+                os.close(self._taken)
 
     def _fetch_verified(self, install: Callable[[int], None]) -> None:
+        refusals: list[tuple[Source, LlmopsError]] = []
+        for source in self._sources:
+            if self._stop.is_set():
+                raise StoppedError
+            if source.usage.down:
+                refusals.append((source, SourceError(source.usage.down)))
+                continue
+            try:
+                descriptor = self._adopted(source) if source.adopt else self._received(source)
+            except SourceError as error:
+                refusals.append((source, error))
+                continue
+            install(descriptor)
+            source.usage.add(files=1)
+            return
+        raise none_delivers(self._file, refusals)
+
+    def _received(self, source: Source) -> int:
         got = ""
         for _attempt in range(2):
-            self._receive_all()
+            self._receive_all(source)
             descriptor = self._writer.finish()
             got = self._digester.hexdigest()
             if got == self._file.digest:
-                install(descriptor)
-                return
+                return descriptor
             self._restart()
+        raise self._wrong(got, "is wrong twice")
+
+    def _adopted(self, source: Source) -> int:
+        """Let the source put its file into the part's place and verify it there; it is never opened for writing."""
+        if source.adopt:
+            source.adopt(self._file, self._part.path)
+        self._last_url = source.location
+        self._writer.close()
+        self._digester = self._file.digester()
+        self._hash_prefix(self._file.size)
+        source.usage.add(received=self._file.size)
+        self._counters.add(received=self._file.size)
+        got = self._digester.hexdigest()
+        if got == self._file.digest:
+            self._taken = os.open(self._part.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return self._taken
+        self._part.forget()
+        self._writer = self._open_writer(self._part.path, 0)
+        self._restart()
+        raise self._wrong(got, "is wrong")
+
+    def _wrong(self, got: str, fault: str) -> WrongDigestError:
         file = self._file
-        raise WrongDigestError(
-            f"{file.path} from {without_query(self._last_url)} is wrong twice: its {file.algorithm} should be "
+        return WrongDigestError(
+            f"{file.path} from {self._last_url} {fault}: its {file.algorithm} should be "
             f"{file.digest} and is {got}; nothing of it was kept. Try another endpoint, or later.",
             file=file.path,
             expected=file.digest,
             got=got,
         )
 
-    def _receive_all(self) -> None:
-        failures, furthest = 0, self._writer.position
+    def _receive_all(self, source: Source) -> None:
+        failures, furthest, answered = 0, self._writer.position, False
         while self._writer.position < self._file.size:
             if self._stop.is_set():
                 raise StoppedError
+            if source.usage.down:
+                raise SourceError(source.usage.down)
+            self._answered = False
             try:
-                self._attempt()
+                self._attempt(source)
             except TransferError as error:
+                answered = answered or self._answered
                 failures = 1 if self._writer.position > furthest else failures + 1
                 furthest = max(furthest, self._writer.position)
-                if failures > self._source.policy.retries:
-                    raise LlmopsError(
-                        f"{self._file.path} could not be fetched: {failures} failures without progress at byte "
-                        f"{self._writer.position} of {self._file.size}, the last time because {error.reason}; "
-                        "what arrived is kept, run again to resume."
-                    ) from error
-                self._source.policy.pause(failures, error)
+                if failures > source.policy.retries:
+                    raise self._given_up(source, failures, error.reason, answered) from error
+                source.policy.pause(failures, error)
 
-    def _attempt(self) -> None:
+    def _given_up(self, source: Source, failures: int, reason: str, answered: bool) -> SourceError:
+        if not answered and len(self._sources) > 1:
+            source.usage.down = f"{failures} failures in a row, the last time because {reason}."
+        return SourceError(
+            f"{self._file.path} could not be fetched: {failures} failures without progress at byte "
+            f"{self._writer.position} of {self._file.size}, the last time because {reason}; "
+            "what arrived is kept, run again to resume."
+        )
+
+    def _attempt(self, source: Source) -> None:
         offset = self._writer.position
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         usable = offset and self._etag.startswith('"')
         conditions = {self._origin: self._etag} if usable else {}
-        with self._source.client.get(self._url, headers, conditions) as response:
-            self._last_url = response.url
-            self._accept(response, offset)
-            self._origin, self._etag = origin_of(response.url), response.headers.get("ETag", "")
+        with source.asked(self._file, headers, conditions) as answer:
+            self._answered = True
+            self._last_url = without_query(answer.url)
+            self._accept(source, answer, offset)
+            self._origin, self._etag = origin_of(answer.url), answer.headers.get("ETag", "")
             if self._file.size > _JOURNAL_FROM_BYTES:
                 self._part.save(self._safe, self._origin, self._etag)
-            self._receive(response)
+            self._receive(source, answer)
 
-    def _accept(self, response: Response, offset: int) -> None:
+    def _accept(self, source: Source, response: Answer, offset: int) -> None:
         """Return when the body continues this file; restart it when the server starts over."""
         if response.status == 206 and continues_at(response.headers.get("Content-Range", ""), offset, self._file.size):
             return
@@ -164,14 +208,15 @@ class Transfer:
         if later:
             raise later
         if response.status != 200:
-            raise self._source.refusal(response)
+            refused = source.refusal(response)
+            raise SourceError(refused.message, **refused.details)
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) != self._file.size:
             raise TransferError(
                 f"{without_query(response.url)} offers {length} bytes where the hub's API says {self._file.size}"
             )
 
-    def _receive(self, response: Response) -> None:
+    def _receive(self, source: Source, response: Answer) -> None:
         while self._writer.position < self._file.size:
             if self._stop.is_set():
                 raise StoppedError
@@ -181,6 +226,7 @@ class Transfer:
                 raise TransferError(f"{without_query(response.url)} ended at byte {self._writer.position}")
             self._digester.update(view[:count])
             self._counters.add(received=count)
+            source.usage.add(received=count)
             self._writer.advance(count)
             if self._writer.position - self._synced >= _SYNC_BYTES:
                 self._save()
@@ -199,7 +245,6 @@ class Transfer:
                         )
                     self._digester.update(buffer[:count])
                     done += count
-        self._counters.add(resumed=done)
         return done
 
     def _restart(self) -> None:
@@ -214,6 +259,9 @@ class Transfer:
         self._part.save(self._safe, self._origin, self._etag)
 
     def _keep(self) -> None:
+        if not self._writer.position:
+            self._part.forget()
+            return
         try:
             self._save()
         except OSError:
@@ -235,13 +283,13 @@ def disk_error(error: OSError, part: Part, position: int) -> LlmopsError:
 def fetch_all(
     files: Iterable[RepoFile], fetch: Callable[[RepoFile], None], *, workers: int, stop: threading.Event
 ) -> None:
-    """Call ``fetch`` for every file, ``workers`` at a time, the largest first.
+    """Call ``fetch`` for every file in the order given, ``workers`` at a time.
 
     Files of one digest share a part, so they go one after the other. A wrong digest does not keep the others from
     arriving; any other failure stops them. Raises the first failure, naming further wrong files in it.
     """
     groups: dict[str, list[RepoFile]] = {}
-    for file in sorted(files, key=lambda item: -item.size):
+    for file in files:
         groups.setdefault(file.digest, []).append(file)
 
     def fetch_group(group: Sequence[RepoFile]) -> None:

@@ -9,6 +9,7 @@ Digests are taken from the API only. An ``ETag`` is whatever a cache on the way 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -111,6 +112,15 @@ class Hub:
                 raise LlmopsError(f"{self._client.endpoint} gave no file list for {repo} at {commit}.")
             files += [_from_tree(item, repo) for item in page if not _is_directory(item)]
         return files
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A hub that can be asked, and how."""
+
+    client: HttpClient
+    hub: Hub
+    policy: RetryPolicy
 
 
 def expired_link(response: Answer) -> TransferError | None:

@@ -20,11 +20,11 @@ from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     load_requests,
     sends_in_clear,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection, Hub
 from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
-from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Outcome, SnapshotKeeper
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
@@ -69,6 +69,16 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
         workers=params["workers"],
     )
     return keeper.present(revision, wish, postpone=around.postpone)
+
+
+def as_result(outcome: Outcome, elapsed_seconds: float) -> dict[str, Any]:
+    """Return the result of the module for ``outcome``."""
+    return {
+        "changed": outcome.tracker.changed,
+        "diff": outcome.tracker.as_diff(),
+        "elapsed_seconds": round(elapsed_seconds, 3),
+        **outcome.as_result(),
+    }
 
 
 def _check_numbers(params: Mapping[str, Any]) -> None:

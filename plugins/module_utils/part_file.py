@@ -189,11 +189,19 @@ class Part:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
+    def detach(self) -> None:
+        """Remove a part that is another file too, since writing on would change that one."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(self.path).st_nlink > 1:
+                os.unlink(self.path)
+
     def resumable_bytes(self) -> int:
         """Return from which byte the part can be continued, 0 when it has to start over."""
         try:
             status = os.lstat(self.path)
         except OSError:
+            return 0
+        if status.st_nlink > 1:
             return 0
         return resume_offset(self.load(), status.st_size, self._boot_id)
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.download import Source, Transfer, fetch_all
+from ansible_collections.llmops.vllm.plugins.module_utils.download import Transfer, fetch_all
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import FileRecord, Manifest
 from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, RepoFile, select
+from ansible_collections.llmops.vllm.plugins.module_utils.sources import SourceSet
 from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     Attributes,
     Snapshot,
@@ -202,13 +203,13 @@ def preflight(result: Plan, parts: Callable[[RepoFile], Part]) -> None:
 
 
 class Applier:
-    """Carries out one plan. ``source`` is asked for only when something is to be fetched."""
+    """Carries out one plan. ``sources`` is called only when something is to be fetched."""
 
     def __init__(
         self,
         todo: Plan,
         *,
-        source: Callable[[], Source],
+        sources: Callable[[], SourceSet],
         parts: Callable[[RepoFile], Part],
         stop: threading.Event,
         progress: Progress,
@@ -216,7 +217,7 @@ class Applier:
         self.counters = progress.counters
         self._progress = progress
         self._plan = todo
-        self._source = source
+        self._sources = sources
         self._parts = parts
         self._stop = stop
         self._records = dict(todo.records)
@@ -259,14 +260,15 @@ class Applier:
                 self._records[path] = manifests.record(self._records[path].file, status)
 
     def _fetch(self) -> None:
-        source = self._source()
+        sources = self._sources()
 
         def fetch(file: RepoFile) -> None:
             part = self._parts(file)
-            transfer = Transfer(part, source, counters=self.counters, stop=self._stop)
+            transfer = Transfer(part, sources.of(file), counters=self.counters, stop=self._stop)
             transfer.run(lambda descriptor: self._install(descriptor, part))
 
-        fetch_all(self._plan.fetch, fetch, workers=self._plan.wish.workers, stop=self._stop)
+        files = sorted(self._plan.fetch, key=sources.order)
+        fetch_all(files, fetch, workers=self._plan.wish.workers, stop=self._stop)
 
     def _install(self, descriptor: int, part: Part) -> None:
         todo = self._plan

@@ -14,14 +14,9 @@ from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.download import Source
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
-    HttpClient,
-    MissingPackageError,
-    RetryPolicy,
-)
-from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
+from ansible_collections.llmops.vllm.plugins.module_utils.http_client import MissingPackageError
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import Manifest
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, is_commit
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import (
@@ -35,6 +30,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.shards import (
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_lock import SnapshotLock, boot_id
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_removal import plan_removal, remove
+from ansible_collections.llmops.vllm.plugins.module_utils.sources import SourceSet, SourceSpec
 from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     Attributes,
     Snapshot,
@@ -42,15 +38,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     make_directory,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
-
-
-@dataclass(frozen=True)
-class Connection:
-    """A hub that can be asked, and how."""
-
-    client: HttpClient
-    hub: Hub
-    policy: RetryPolicy
 
 
 @dataclass
@@ -71,6 +58,7 @@ class Outcome:
     requests: int = 0
     postponed: bool = False
     damaged: list[str] = field(default_factory=list)
+    sources: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     tracker: DifferenceTracker = field(default_factory=DifferenceTracker)
 
@@ -87,13 +75,15 @@ class Outcome:
             "freed_bytes": self.freed_bytes,
             "requests": self.requests,
             "damaged": sorted(self.damaged),
+            "sources": self.sources,
         }
 
 
 class SnapshotKeeper:
     """Keeps snapshots of ``repo`` in ``store``.
 
-    ``connect`` is called at most once and only when the hub is needed, because it imports ``requests``. ``stop`` ends
+    ``connect`` is called at most once and only when HTTP is needed, because it imports ``requests``. ``sources`` are
+    where files come from, ``host`` is this host's name among their peers. ``stop`` ends
     downloads; ``sleep`` and ``monotonic`` count seconds; ``progress`` is kept up to date for whoever watches.
     """
 
@@ -111,6 +101,8 @@ class SnapshotKeeper:
         sleep: Callable[[float], object],
         monotonic: Callable[[], float],
         progress: Progress | None = None,
+        sources: tuple[SourceSpec, ...] = (SourceSpec(),),
+        host: str = "",
     ) -> None:
         self._repo = repo
         self._store = store
@@ -124,6 +116,9 @@ class SnapshotKeeper:
         self._sleep = sleep
         self._monotonic = monotonic
         self._progress = progress or Progress()
+        self._specs = sources
+        self._host = host
+        self._sources: SourceSet | None = None
         self._parts_of_boot = boot_id()
 
     def present(self, revision: str, wish: Wish, *, postpone: bool = False) -> Outcome:
@@ -139,8 +134,7 @@ class SnapshotKeeper:
                     raise
                 return self._unknown(revision, error)
             finally:
-                if self._connection:
-                    self._connection.client.close()
+                self._close()
 
     def absent(self, commit: str, releases: str) -> Outcome:
         """Remove the snapshot of ``commit`` unless a release under ``releases`` links into it."""
@@ -185,7 +179,7 @@ class SnapshotKeeper:
             preflight(todo, parts)
             applier = Applier(
                 todo,
-                source=lambda: self._source(listing),
+                sources=lambda: self._source_set(listing),
                 parts=parts,
                 stop=self._stop,
                 progress=self._progress,
@@ -226,14 +220,19 @@ class SnapshotKeeper:
             self._connection = self._connect()
         return self._connection
 
-    def _source(self, listing: Listing) -> Source:
-        connection = self._connected()
-        return Source(
-            client=connection.client,
-            policy=connection.policy,
-            url=lambda path: connection.hub.file_url(listing.repo, listing.commit, path),
-            refusal=lambda response: connection.hub.refusal(response, listing.repo, listing.commit),
-        )
+    def _source_set(self, listing: Listing) -> SourceSet:
+        self._sources = SourceSet(self._specs, listing, connect=self._connected, host=self._host)
+        return self._sources
+
+    def _close(self) -> None:
+        if self._sources:
+            self._sources.close()
+        if self._connection:
+            self._connection.client.close()
+
+    def _requests(self) -> int:
+        own = self._connection.client.requests_made if self._connection else 0
+        return own + (self._sources.requests if self._sources else 0)
 
     def _locked(self, snapshot: Snapshot) -> SnapshotLock:
         make_directories(self._store, self._attributes)
@@ -254,9 +253,11 @@ class SnapshotKeeper:
             total_bytes=todo.total_bytes,
             fetched_bytes=fetched_bytes,
             reused_bytes=todo.total_bytes - todo.fetch_bytes + resumed_bytes,
-            requests=self._connection.client.requests_made if self._connection else 0,
+            requests=self._requests(),
             postponed=postponed,
             damaged=todo.damaged,
+            sources=self._sources.used() if self._sources else [],
+            warnings=self._sources.warnings() if self._sources else [],
             tracker=todo.tracker,
         )
 

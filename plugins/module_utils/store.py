@@ -13,10 +13,10 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ansible_collections.llmops.vllm.plugins.module_utils.directories import sync_directory
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import opened_parent_below, sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import (
     RESERVED_DIRECTORY,
@@ -173,25 +173,9 @@ def _set_attributes(path: str, attributes: Attributes, parent: int | None = None
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def opened_parent(snapshot: Snapshot, path: str) -> Iterator[tuple[int, str]]:
-    """Give the directory of repository file ``path``, open, and the name in it.
-
-    Every step below the store is taken without following a link, so that whoever owns the snapshot cannot lead a run of
-    root elsewhere between a check and a rename.
-    """
-    relative = os.path.relpath(snapshot.target(path), snapshot.store)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    descriptor = os.open(snapshot.store, flags)
-    try:
-        *parents, name = relative.split(os.sep)
-        for parent in parents:
-            child = os.open(parent, flags | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = child
-        yield descriptor, name
-    finally:
-        os.close(descriptor)
+def opened_parent(snapshot: Snapshot, path: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
+    """Give the directory of repository file ``path``, open, and the name in it; no link below the store is followed."""
+    return opened_parent_below(snapshot.store, os.path.relpath(snapshot.target(path), snapshot.store))
 
 
 def install(snapshot: Snapshot, path: str, part: str, descriptor: int, attributes: Attributes) -> os.stat_result:

@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import http_client
 from ansible_collections.llmops.vllm.plugins.module_utils import part_file as part_files
-from ansible_collections.llmops.vllm.plugins.module_utils.download import WrongDigestError
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.file_source import WrongDigestError
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub as HubApi
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
-from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, Outcome, SnapshotKeeper
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Outcome, SnapshotKeeper
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes
 from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub, make_files
 
@@ -419,9 +420,9 @@ _FETCH = """
 import sys, threading, time
 sys.path[:0] = {path!r}
 from ansible_collections.llmops.vllm.plugins.module_utils import http_client
-from ansible_collections.llmops.vllm.plugins.module_utils.hub import Hub
+from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection, Hub
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
-from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Connection, SnapshotKeeper
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import SnapshotKeeper
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes
 policy = http_client.RetryPolicy(3, sleep=time.sleep, jitter=lambda: 0.0)
 client = http_client.HttpClient({endpoint!r}, requests=http_client.load_requests(), stall_seconds=30.0)
