@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 REPO = "acme/tiny-model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_secret"
-SIGNATURE = "abcdef0123456789"
+SIGNATURE = "5ignedBy7he5ignature"
 
 
 # A name that the handlers know, a status, or a function that answers in their place: it takes the handler and the body.
