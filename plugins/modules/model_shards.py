@@ -43,7 +43,9 @@ options:
     type: path
     default: /srv/llm/store
   endpoint:
-    description: The hub or a mirror that speaks its API, as an http(s) URL.
+    description:
+      - The hub or a mirror that speaks its API, as an http(s) URL.
+      - It says which commit O(revision) is and what belongs to it, unless O(manifest) does.
     type: str
     default: https://huggingface.co
   token:
@@ -119,7 +121,7 @@ options:
     type: path
     default: /srv/llm/releases
 requirements:
-  - requests (Python package on the target, needed only when the hub has to be asked)
+  - requests (Python package on the target, needed only when something has to be asked over HTTP)
 attributes:
   check_mode:
     support: full
@@ -194,7 +196,7 @@ total_bytes:
   type: int
   sample: 540123456789
 fetched_bytes:
-  description: Bytes of file content that came over the network; in check mode the bytes that would.
+  description: Bytes of file content that came from sources; in check mode the bytes that would.
   returned: success
   type: int
   sample: 4500000000
@@ -227,13 +229,32 @@ elapsed_seconds:
   type: float
   sample: 431.7
 file:
-  description: The file whose digest was wrong.
-  returned: when a source delivered wrong bytes
+  description: The file that no source delivered.
+  returned: when a source delivered wrong bytes, or several sources failed
   type: str
   sample: model-00017-of-00119.safetensors
 expected:
-  description: The digest in the hub's API.
-  returned: when a source delivered wrong bytes
+- name: Ask the other hosts first, then a mirror, then the hub
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    revision: 8c4c6a1f0f3a9be1c5f6f5d1b2a9d7e3c4b5a697
+    sources:
+      - type: peers
+        urls: "{{ groups.vllm | map('regex_replace', '^(.*)$', 'http://\\1:8088') }}"
+      - type: mirror
+        url: https://s3.example.com/models/{repo}/{commit}
+      - type: hub
+
+- name: Install a model that came on a disk, where no hub can be reached
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    manifest: /media/usb/kimi/.llmops/manifest.json
+    sources:
+      - type: directory
+        path: /media/usb/kimi
+
+  description: The digest in the hub's API or in O(manifest).
+  returned: when a source delivered wrong bytes, or several sources failed
   type: str
   sample: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 got:
@@ -324,3 +345,23 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+refusals:
+  description: Why each source could not give the file, as C(location) and C(reason).
+  returned: when several sources failed
+  type: list
+  elements: dict
+  sample: [{location: "http://gpu-02:8088", reason: "http://gpu-02:8088/blobs/e3b0 is not there (404)."}]
+    "manifest": {"type": "raw"},
+    "sources": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "type": {"type": "str", "choices": ["hub", "mirror", "peers", "directory"], "required": True},
+            "url": {"type": "str"},
+            "urls": {"type": "list", "elements": "str"},
+            "layout": {"type": "str", "choices": ["repo", "blobs"], "default": "repo"},
+            "path": {"type": "path"},
+            "link": {"type": "str", "choices": ["copy", "reflink", "hardlink"], "default": "copy"},
+        },
+        "required_if": [("type", "mirror", ["url"]), ("type", "peers", ["urls"]), ("type", "directory", ["path"])],
+    },
