@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+from ansible_collections.llmops.vllm.plugins.module_utils.given_manifest import read_listing
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     HttpClient,
     RetryPolicy,
@@ -25,6 +27,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Acc
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Outcome, SnapshotKeeper
+from ansible_collections.llmops.vllm.plugins.module_utils.sources import parse_sources, shares_bytes
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
@@ -67,6 +70,7 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
         attributes=attributes,
         reserve_bytes=params["reserve_bytes"],
         workers=params["workers"],
+        linked=shares_bytes(parse_sources(params["sources"])),
     )
     return keeper.present(revision, wish, postpone=around.postpone)
 
@@ -98,6 +102,7 @@ def _attributes(params: Mapping[str, Any], around: Surroundings) -> Attributes:
 
 
 def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundings) -> SnapshotKeeper:
+    repo = check_repo(params["repo"])
     endpoint = check_endpoint(params["endpoint"])
     policy = RetryPolicy(params["retries"], sleep=around.stop.wait, jitter=random.random)
 
@@ -115,7 +120,7 @@ def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundi
         return Connection(client, Hub(client, policy, has_token=token is not None), policy)
 
     return SnapshotKeeper(
-        repo=check_repo(params["repo"]),
+        repo=repo,
         store=check_store(params["store"]),
         endpoint=endpoint,
         attributes=attributes,
@@ -126,4 +131,7 @@ def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundi
         sleep=time.sleep,
         monotonic=time.monotonic,
         progress=around.progress,
+        sources=parse_sources(params["sources"]),
+        host=socket.gethostname(),
+        given=read_listing(params["manifest"], repo) if params["manifest"] else None,
     )

@@ -54,9 +54,9 @@ class RepoFile:
         check_path(self.path)
         digits = _HEX_DIGITS.get(self.algorithm)
         if digits is None or not re.fullmatch(f"[0-9a-f]{{{digits}}}", self.digest):
-            raise LlmopsError(f"The hub's digest of {self.path!r} is not a {self.algorithm}: {self.digest!r}.")
+            raise LlmopsError(f"The digest of {self.path!r} is not a {self.algorithm}: {self.digest!r}.")
         if isinstance(self.size, bool) or self.size < 0:
-            raise LlmopsError(f"The hub's size of {self.path!r} is not a number of bytes: {self.size!r}.")
+            raise LlmopsError(f"The size of {self.path!r} is not a number of bytes: {self.size!r}.")
 
     def digester(self) -> Digester:
         """Return a fresh digester; a git blob's SHA-1 starts with its type and size (git-hash-object(1))."""
@@ -102,10 +102,10 @@ def is_commit(revision: str) -> bool:
 def check_path(path: Any) -> str:
     """Return ``path`` when it stays inside a snapshot, else raise ``LlmopsError`` naming it."""
     if not isinstance(path, str) or not path:
-        raise LlmopsError(f"The hub lists a file without a usable name: {path!r}.")
+        raise LlmopsError(f"The repository lists a file without a usable name: {path!r}.")
     problem = _path_problem(path)
     if problem:
-        raise LlmopsError(f"The hub lists a file whose name {problem}: {path!r}; nothing was written.")
+        raise LlmopsError(f"The repository lists a file whose name {problem}: {path!r}; nothing was written.")
     return path
 
 
@@ -136,12 +136,14 @@ def _check_tree(paths: Sequence[str]) -> None:
     names = set(paths)
     if len(names) != len(paths):
         twice = sorted(name for name in names if paths.count(name) > 1)
-        raise LlmopsError(f"The hub lists a file twice: {', '.join(twice)}.")
+        raise LlmopsError(f"The repository lists a file twice: {', '.join(twice)}.")
     for path in paths:
         parts = path.split("/")
         for depth in range(1, len(parts)):
             if "/".join(parts[:depth]) in names:
-                raise LlmopsError(f"The hub lists {'/'.join(parts[:depth])!r} both as a file and as a directory.")
+                raise LlmopsError(
+                    f"The repository lists {'/'.join(parts[:depth])!r} both as a file and as a directory."
+                )
 
 
 def select(listing: Listing, include: Sequence[str], exclude: Sequence[str]) -> tuple[RepoFile, ...]:

@@ -40,7 +40,10 @@ _SAVE_AFTER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Wish:
-    """What shall be true of a snapshot; ``full`` reads every byte instead of trusting ``stat``."""
+    """What shall be true of a snapshot; ``full`` reads every byte instead of trusting ``stat``.
+
+    ``linked`` files share their bytes with the source, so they need no room.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -48,6 +51,7 @@ class Wish:
     attributes: Attributes = field(default_factory=Attributes)
     reserve_bytes: int = 0
     workers: int = 8
+    linked: bool = False
 
 
 @dataclass
@@ -196,7 +200,7 @@ def preflight(result: Plan, parts: Callable[[RepoFile], Part]) -> None:
     ]
     check_room(
         result.snapshot.path,
-        needed_bytes=max(0, result.fetch_bytes - arrived - result.freed_bytes),
+        needed_bytes=0 if result.wish.linked else max(0, result.fetch_bytes - arrived - result.freed_bytes),
         needed_inodes=len(result.fetch) + len(missing_directories),
         reserve_bytes=result.wish.reserve_bytes,
     )

@@ -82,9 +82,10 @@ class Outcome:
 class SnapshotKeeper:
     """Keeps snapshots of ``repo`` in ``store``.
 
-    ``connect`` is called at most once and only when HTTP is needed, because it imports ``requests``. ``sources`` are
-    where files come from, ``host`` is this host's name among their peers. ``stop`` ends
-    downloads; ``sleep`` and ``monotonic`` count seconds; ``progress`` is kept up to date for whoever watches.
+    ``connect`` is called at most once and only when HTTP is needed, because it imports ``requests``. ``given`` lists
+    the files in place of the hub, ``sources`` are where they come from, ``host`` is this host's name among their peers.
+    ``stop`` ends downloads; ``sleep`` and ``monotonic`` count seconds; ``progress`` is kept up to date for whoever
+    watches.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class SnapshotKeeper:
         progress: Progress | None = None,
         sources: tuple[SourceSpec, ...] = (SourceSpec(),),
         host: str = "",
+        given: Listing | None = None,
     ) -> None:
         self._repo = repo
         self._store = store
@@ -118,6 +120,7 @@ class SnapshotKeeper:
         self._progress = progress or Progress()
         self._specs = sources
         self._host = host
+        self._given = given
         self._sources: SourceSet | None = None
         self._parts_of_boot = boot_id()
 
@@ -198,6 +201,10 @@ class SnapshotKeeper:
 
     def _identify(self, revision: str) -> tuple[Snapshot, Listing]:
         """Return the snapshot that ``revision`` means; a commit whose manifest is here needs no hub."""
+        if self._given:
+            if is_commit(revision) and revision != self._given.commit:
+                raise InvalidInputError(f"manifest lists the files of commit {self._given.commit}, not of {revision}.")
+            return Snapshot(self._store, self._repo, self._given.commit), self._given
         if is_commit(revision):
             snapshot = Snapshot(self._store, self._repo, revision)
             known = self._known(snapshot)

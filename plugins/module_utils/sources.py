@@ -56,6 +56,11 @@ def parse_sources(items: Sequence[Mapping[str, Any]] | None) -> tuple[SourceSpec
     return tuple(_parsed(item) for item in items)
 
 
+def shares_bytes(specs: Sequence[SourceSpec]) -> bool:
+    """Whether the first source's files are linked into the store, so that they need no room there."""
+    return specs[0].kind == DIRECTORY and specs[0].link != COPY
+
+
 def _parsed(item: Mapping[str, Any]) -> SourceSpec:
     kind = item["type"]
     if kind == DIRECTORY:

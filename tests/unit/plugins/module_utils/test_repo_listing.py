@@ -74,7 +74,7 @@ def test_a_name_that_is_a_file_and_a_directory_or_comes_twice_is_refused() -> No
 )
 def test_a_file_without_a_sound_size_or_digest_is_refused(bad: dict[str, object]) -> None:
     good = {"path": "a", "size": 1, "algorithm": SHA256, "digest": "0" * 64}
-    with pytest.raises(LlmopsError, match="The hub's"):
+    with pytest.raises(LlmopsError, match="of 'a' is not"):
         RepoFile(**{**good, **bad})  # type: ignore[arg-type]
 
 
