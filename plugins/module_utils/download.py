@@ -111,7 +111,7 @@ class Transfer:
                 refusals.append((source, error))
                 continue
             install(descriptor)
-            source.usage.add(files=1)
+            source.usage.add(files=1 if self._file.size else 0)
             return
         raise none_delivers(self._file, refusals)
 
