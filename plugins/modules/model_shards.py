@@ -365,3 +365,4 @@ refusals:
         },
         "required_if": [("type", "mirror", ["url"]), ("type", "peers", ["urls"]), ("type", "directory", ["path"])],
     },
+    "publish_blobs": {"type": "bool", "default": False},
