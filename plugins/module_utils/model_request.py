@@ -70,6 +70,7 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
         attributes=attributes,
         reserve_bytes=params["reserve_bytes"],
         workers=params["workers"],
+        publish=params["publish_blobs"],
         linked=shares_bytes(parse_sources(params["sources"])),
     )
     return keeper.present(revision, wish, postpone=around.postpone)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
+from ansible_collections.llmops.vllm.plugins.module_utils.blobs import is_sole_name, publish, published, withdraw
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
 from ansible_collections.llmops.vllm.plugins.module_utils.download import Transfer, fetch_all
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import FileRecord, Manifest
@@ -42,7 +43,8 @@ _SAVE_AFTER_BYTES = 64 * 1024 * 1024
 class Wish:
     """What shall be true of a snapshot; ``full`` reads every byte instead of trusting ``stat``.
 
-    ``linked`` files share their bytes with the source, so they need no room.
+    ``linked`` files share their bytes with the source, so they need no room. ``publish`` gives them a second name by
+    digest, for other hosts.
     """
 
     include: tuple[str, ...] = ()
@@ -52,6 +54,7 @@ class Wish:
     reserve_bytes: int = 0
     workers: int = 8
     linked: bool = False
+    publish: bool = False
 
 
 @dataclass
@@ -68,9 +71,10 @@ class Plan:
     selected: tuple[RepoFile, ...]
     records: dict[str, FileRecord]
     fetch: list[RepoFile] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
+    damaged: list[RepoFile] = field(default_factory=list)
     unsettled: list[RepoFile] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
+    unpublished: list[RepoFile] = field(default_factory=list)
     housekeeping: bool = False
     freed_bytes: int = 0
     tracker: DifferenceTracker = field(default_factory=DifferenceTracker)
@@ -111,6 +115,7 @@ def plan(snapshot: Snapshot, listing: Listing, known: Manifest | None, wish: Wis
             _plan_attributes(result, path, status)
     for file in selected:
         _plan_file(result, file)
+    _plan_blobs(result)
     _plan_manifest(result, known)
     result.housekeeping |= bool(_stale_parts(snapshot, listing, result.records))
     return result
@@ -137,8 +142,8 @@ def _plan_fetch(result: Plan, file: RepoFile, before: str) -> None:
 
 
 def _plan_damaged(result: Plan, file: RepoFile, status: os.stat_result, before: str) -> None:
-    result.damaged.append(file.path)
-    if status.st_nlink == 1:
+    result.damaged.append(file)
+    if is_sole_name(result.snapshot, file, status):
         result.freed_bytes += status.st_size
     if file.path in result.modes:
         result.modes.remove(file.path)
@@ -152,6 +157,14 @@ def _plan_attributes(result: Plan, path: str, status: os.stat_result) -> None:
         result.modes.append(name)
     for attribute, (before, after) in differences.items():
         result.tracker.add(f"{attribute} of {name}", before, after)
+
+
+def _plan_blobs(result: Plan) -> None:
+    if result.wish.publish:
+        wanted = {file.digest for file in result.selected}
+        present = published(result.snapshot.store) & wanted
+        result.unpublished = [file for file in result.selected if file.digest not in present]
+        result.tracker.add("published blobs", len(present), len(wanted))
 
 
 def _plan_manifest(result: Plan, known: Manifest | None) -> None:
@@ -235,8 +248,9 @@ class Applier:
         progress.total_bytes, progress.present_bytes = todo.total_bytes, todo.total_bytes - todo.fetch_bytes
         progress.phase = "fetching"
         self._prepare_directories()
-        for path in todo.damaged:
-            remove_file(todo.snapshot, path)
+        for file in todo.damaged:
+            withdraw(todo.snapshot, file)
+            remove_file(todo.snapshot, file.path)
         self._set_attributes()
         try:
             if todo.fetch:
@@ -246,6 +260,8 @@ class Applier:
             with contextlib.suppress(OSError):
                 self._save_manifest()
             raise
+        for file in todo.unpublished:
+            self._publish(file)
         self._save_manifest()
         self._remove_stale_parts()
 
@@ -278,12 +294,20 @@ class Applier:
         todo = self._plan
         status = install(todo.snapshot, part.file.path, part.path, descriptor, todo.wish.attributes)
         part.forget()
+        if todo.wish.publish:
+            status = publish(todo.snapshot, part.file, todo.wish.attributes)
         with self._lock:
             self._records[part.file.path] = manifests.record(part.file, status)
             self._progress.files_done += 1
             self._unsaved_bytes += part.file.size
             if self._unsaved_bytes >= _SAVE_AFTER_BYTES:
                 self._save_manifest()
+
+    def _publish(self, file: RepoFile) -> None:
+        todo = self._plan
+        if self._records[file.path].matches(os.lstat(todo.snapshot.target(file.path))):
+            status = publish(todo.snapshot, file, todo.wish.attributes)
+            self._records[file.path] = manifests.record(file, status)
 
     def _save_manifest(self) -> None:
         todo, wish = self._plan, self._plan.wish

@@ -262,7 +262,7 @@ class SnapshotKeeper:
             reused_bytes=todo.total_bytes - todo.fetch_bytes + resumed_bytes,
             requests=self._requests(),
             postponed=postponed,
-            damaged=todo.damaged,
+            damaged=[file.path for file in todo.damaged],
             sources=self._sources.used() if self._sources else [],
             warnings=self._sources.warnings() if self._sources else [],
             tracker=todo.tracker,

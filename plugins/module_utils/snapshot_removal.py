@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from ansible_collections.llmops.vllm.plugins.module_utils.blobs import blob_inodes, sweep
 from ansible_collections.llmops.vllm.plugins.module_utils.directories import subdirectories, sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Snapshot, directory_status
@@ -39,7 +41,7 @@ def plan_removal(snapshot: Snapshot, releases: str) -> RemovalPlan:
         raise PreconditionError(
             f"{snapshot.path} is still used by {', '.join(users)}; remove these releases first.", used_by=users
         )
-    files, freed = _contents(there)
+    files, freed = _contents(there, blob_inodes(snapshot.store))
     return RemovalPlan(snapshot, True, files, freed, leftover if leftover in there else "")
 
 
@@ -59,7 +61,7 @@ def users_of(path: str, releases: str) -> list[str]:
 
 
 def remove(todo: RemovalPlan) -> None:
-    """Rename the snapshot aside, so that nobody sees half of it, and delete it; the empty parent goes too."""
+    """Rename the snapshot aside, so that nobody sees half of it, and delete it, its blobs and the empty parent."""
     snapshot, aside = todo.snapshot, _aside(todo.snapshot)
     parent = os.path.dirname(snapshot.path)
     try:
@@ -69,6 +71,7 @@ def remove(todo: RemovalPlan) -> None:
             os.rename(snapshot.path, aside)
             sync_directory(parent)
             shutil.rmtree(aside)
+        sweep(snapshot.store)
     except OSError as error:
         raise PreconditionError(f"{snapshot.path} cannot be removed: {error.strerror or error}.") from error
     if not os.listdir(parent):
@@ -79,14 +82,15 @@ def _aside(snapshot: Snapshot) -> str:
     return os.path.join(os.path.dirname(snapshot.path), f".{snapshot.commit}.removing")
 
 
-def _contents(directories: list[str]) -> tuple[int, int]:
+def _contents(directories: list[str], published: Collection[int]) -> tuple[int, int]:
     files = freed = 0
     for directory in directories:
         for folder, _subfolders, names in os.walk(directory):
             for name in names:
                 status = os.lstat(os.path.join(folder, name))
+                names_elsewhere = status.st_nlink - 1 - (status.st_ino in published)
                 files += 1
-                freed += status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+                freed += status.st_size if stat.S_ISREG(status.st_mode) and not names_elsewhere else 0
     return files, freed
 
 

@@ -345,3 +345,63 @@ def test_a_second_hub_is_asked_for_files_without_the_token(run: Any, hub: Hub, s
     assert run(sources=[{"type": "hub"}], token=TOKEN)["changed"]
     assert_right(snapshot, hub)
     assert json.loads((snapshot / ".llmops" / "manifest.json").read_text())["endpoint"] == hub.endpoint
+
+
+def test_published_files_feed_other_hosts_and_go_with_their_snapshot(
+    run: Any, hub: Hub, snapshot: Path, tmp_path: Path, serve: Any
+) -> None:
+    predicted = run(publish_blobs=True, check=True, diff=True)
+    assert predicted["diff"]["after"]["published blobs"] == len(hub.files)
+    assert run(publish_blobs=True)["changed"]
+    root = tmp_path / "store" / ".llmops"
+    assert (root / "blobs" / sha256_of(hub.files[SHARD])).samefile(snapshot / SHARD)
+    assert sorted(path.name for path in (root / "blobs").iterdir()) == sorted(
+        digest(name, data) for name, data in hub.files.items()
+    )
+    assert not run(publish_blobs=True, revision=COMMIT)["changed"]
+    peer = serve(root)
+    hub.log.clear()
+    other = run(
+        store=str(tmp_path / "other"),
+        manifest=str(snapshot / ".llmops" / "manifest.json"),
+        sources=[{"type": "peers", "urls": [peer.url]}],
+    )
+    assert_right(tmp_path / "other" / "acme--tiny-model" / COMMIT, hub)
+    assert other["sources"][0]["files"] == 5 and hub.log == []
+    removed = run(state="absent", revision=COMMIT)
+    assert removed["freed_bytes"] >= sum(map(len, hub.files.values()))
+    assert not (root / "blobs").exists()
+
+
+def test_publishing_later_reads_no_file_again(run: Any, hub: Hub, snapshot: Path) -> None:
+    run()
+    result = run(publish_blobs=True, revision=COMMIT, diff=True)
+    assert result["diff"] == {"before": {"published blobs": 0}, "after": {"published blobs": 6}}
+    manifest = json.loads((snapshot / ".llmops" / "manifest.json").read_text())
+    assert all(os.stat(snapshot / item["path"]).st_ctime_ns == item["ctime_ns"] for item in manifest["files"])
+
+
+def test_a_damaged_file_is_not_served_and_its_replacement_is(
+    run: Any, hub: Hub, snapshot: Path, tmp_path: Path
+) -> None:
+    run(publish_blobs=True)
+    (snapshot / SHARD).write_bytes(bytes(len(hub.files[SHARD])))
+    assert run(publish_blobs=True)["damaged"] == [SHARD]
+    blob = tmp_path / "store" / ".llmops" / "blobs" / sha256_of(hub.files[SHARD])
+    assert blob.samefile(snapshot / SHARD) and blob.read_bytes() == hub.files[SHARD]
+
+
+def test_a_new_revision_takes_what_did_not_change_from_the_store_itself(
+    run: Any, hub: Hub, snapshot: Path, tmp_path: Path
+) -> None:
+    run(publish_blobs=True)
+    newer = "f" * 40
+    hub.refs["main"] = hub.refs[newer] = newer
+    hub.files["config.json"] = b"{}"
+    own = {"type": "directory", "path": str(tmp_path / "store" / ".llmops"), "link": "hardlink"}
+    result = run(sources=[own, {"type": "hub"}], publish_blobs=True)
+    assert [used["files"] for used in result["sources"]] == [4, 1]
+    assert (snapshot / SHARD).samefile(snapshot.parent / newer / SHARD)
+    assert (snapshot.parent / newer / "config.json").read_bytes() == b"{}"
+    assert run(state="absent", revision=COMMIT)["freed_bytes"] < 10_000
+    assert len(list((tmp_path / "store" / ".llmops" / "blobs").iterdir())) == len(hub.files)
