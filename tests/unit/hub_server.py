@@ -123,7 +123,7 @@ class Hub:
         return self.others[-1]
 
     def close(self) -> None:
-        self.gate.open()
+        self.gate.open(hang_up=True)
         for other in self.others:
             other.stop()
         self.api.stop()
@@ -137,13 +137,16 @@ class Gate:
         self.reached = threading.Event()
         self._opened = threading.Event()
         self._after_bytes = ALWAYS
+        self._hang_up = False
 
     def close_after(self, size: int) -> None:
         self.reached.clear()
         self._opened.clear()
         self._after_bytes = size
 
-    def open(self) -> None:
+    def open(self, hang_up: bool = False) -> None:
+        """Let everything through again, but end the connections that are held back if ``hang_up``."""
+        self._hang_up = hang_up
         self._after_bytes = ALWAYS
         self._opened.set()
 
@@ -151,6 +154,8 @@ class Gate:
         if sent_bytes >= self._after_bytes:
             self.reached.set()
             self._opened.wait()
+            if self._hang_up:
+                raise ConnectionAbortedError
 
 
 class _Server(ThreadingHTTPServer):
