@@ -58,11 +58,11 @@ http {{
 }}
 """
 REVISION = """\
-    location = /api/models/{repo}{path} {{ alias /hub/api/{commit}.info.json; default_type application/json; }}
+    location = /api/models/{repo}{path} {{ alias {root}/api/{commit}.info.json; default_type application/json; }}
 """
 TREE = """\
     location ~ ^/api/models/{repo}/tree/({commit}|main)/?$ {{
-      alias /hub/api/{commit}.tree.json; default_type application/json;
+      alias {root}/api/{commit}.tree.json; default_type application/json;
     }}
 """
 NO_REVISION = """\
@@ -75,7 +75,7 @@ LARGE = """\
     location ~ ^/{repo}/resolve/({commit}|main)/{path}$ {{
       add_header X-Repo-Commit {commit} always; add_header X-Linked-Size {size} always;
       add_header X-Linked-Etag '"{digest}"' always;
-      return 302 http://$host:{cdn_port}/blobs/{digest}?X-Amz-Signature=rehearsal;
+      return 302 {cdn}/blobs/{digest}?X-Amz-Signature=rehearsal;
     }}
 """
 SMALL = """\
@@ -84,7 +84,7 @@ SMALL = """\
     }}
     location = /api/resolve-cache/models/{repo}/{commit}/{path} {{
       etag off; add_header X-Repo-Commit {commit} always; add_header ETag '"{digest}"' always;
-      alias /hub/files/{digest};
+      alias {root}/files/{digest};
     }}
 """
 
@@ -105,8 +105,13 @@ def git_object_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
-def add_repository(folder: Path, destination: Path) -> tuple[str, str, str]:
-    """Lay out one repository; return its name, its commit and nginx's locations for it."""
+def add_repository(
+    folder: Path, destination: Path, root: str = "/hub", cdn: str = f"http://$host:{CDN_PORT}"
+) -> tuple[str, str, str]:
+    """Lay out one repository; return its name, its commit and nginx's locations for it.
+
+    `root` is where nginx sees `destination`, `cdn` the origin that it sends clients to for large files.
+    """
     repo = f"rehearsal/{folder.name}"
     files = [describe(path) for path in sorted(folder.iterdir())]
     commit = hashlib.sha1(json.dumps(files, sort_keys=True).encode()).hexdigest()
@@ -124,15 +129,16 @@ def add_repository(folder: Path, destination: Path) -> tuple[str, str, str]:
     (destination / "api" / f"{commit}.info.json").write_text(json.dumps(info), encoding="utf-8")
     (destination / "api" / f"{commit}.tree.json").write_text(json.dumps(tree), encoding="utf-8")
     locations = "".join(
-        REVISION.format(repo=repo, commit=commit, path=p) for p in ("", "/revision/main", f"/revision/{commit}")
+        REVISION.format(repo=repo, commit=commit, path=p, root=root)
+        for p in ("", "/revision/main", f"/revision/{commit}")
     )
-    locations += TREE.format(repo=repo, commit=commit) + NO_REVISION.format(repo=repo)
+    locations += TREE.format(repo=repo, commit=commit, root=root) + NO_REVISION.format(repo=repo)
     for file in files:
         large = "lfs" in file
         digest = file["lfs"]["oid"] if large else file["oid"]
         shutil.copyfile(folder / file["path"], destination / ("blobs" if large else "files") / digest)
         locations += (LARGE if large else SMALL).format(
-            repo=repo, commit=commit, path=file["path"], size=file["size"], digest=digest, cdn_port=CDN_PORT
+            repo=repo, commit=commit, path=file["path"], size=file["size"], digest=digest, root=root, cdn=cdn
         )
     return repo, commit, locations
 
