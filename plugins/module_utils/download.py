@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
+from ansible_collections.llmops.vllm.plugins.module_utils.digests import MarkedDigester, StoppedError
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.file_source import (
     Source,
@@ -39,10 +40,6 @@ _SYNC_BYTES = 256 * 1024 * 1024
 _JOURNAL_FROM_BYTES = 4 * 1024 * 1024
 
 
-class StoppedError(Exception):
-    """Another file failed for good; this one was put aside and can be resumed."""
-
-
 class Transfer:
     """One file on its way into its part, from the first of ``sources`` that delivers the right bytes.
 
@@ -64,7 +61,7 @@ class Transfer:
         self._counters = counters
         self._stop = stop
         self._open_writer = open_writer
-        self._digester = part.file.digester()
+        self._digester = MarkedDigester(part.file)
         journal = part.load()
         self._origin, self._etag = journal.origin, journal.etag
         self._safe = self._synced = 0
@@ -79,8 +76,8 @@ class Transfer:
             raise disk_error(error, part, 0) from error
         self._safe = min(journal.good_until, self._writer.position)
 
-    def run(self, install: Callable[[int], None]) -> None:
-        """Fetch and verify the file and call ``install`` with its open descriptor.
+    def run(self, install: Callable[[int, str], None]) -> None:
+        """Fetch and verify the file and call ``install`` with its open descriptor and its marks.
 
         Raises ``LlmopsError`` or ``StoppedError``. The part stays resumable unless its bytes were wrong.
         """
@@ -97,7 +94,7 @@ class Transfer:
             if self._taken >= 0:
                 os.close(self._taken)
 
-    def _fetch_verified(self, install: Callable[[int], None]) -> None:
+    def _fetch_verified(self, install: Callable[[int, str], None]) -> None:
         refusals: list[tuple[Source, LlmopsError]] = []
         for source in self._sources:
             if self._stop.is_set():
@@ -110,7 +107,7 @@ class Transfer:
             except SourceError as error:
                 refusals.append((source, error))
                 continue
-            install(descriptor)
+            install(descriptor, self._digester.marks)
             source.usage.add(files=1 if self._file.size else 0)
             return
         raise none_delivers(self._file, refusals)
@@ -132,7 +129,7 @@ class Transfer:
             source.adopt(self._file, self._part.path)
         self._last_url = source.location
         self._writer.close()
-        self._digester = self._file.digester()
+        self._digester = MarkedDigester(self._file)
         self._hash_prefix(self._file.size)
         source.usage.add(received=self._file.size)
         self._counters.add(received=self._file.size)
@@ -249,7 +246,7 @@ class Transfer:
 
     def _restart(self) -> None:
         self._writer.restart()
-        self._digester = self._file.digester()
+        self._digester = MarkedDigester(self._file)
         self._safe = self._synced = 0
         self._origin = self._etag = ""
 
@@ -300,23 +297,27 @@ def fetch_all(
 
     with ThreadPoolExecutor(max_workers=workers) as pool:
         try:
-            failures = _collect([pool.submit(fetch_group, group) for group in groups.values()], stop)
+            failures, stopped = _collect([pool.submit(fetch_group, group) for group in groups.values()], stop)
         finally:
             stop.set()
     if failures:
         raise _combined(failures)
+    if stopped:
+        raise StoppedError
 
 
-def _collect(futures: Sequence[Future[None]], stop: threading.Event) -> list[BaseException]:
+def _collect(futures: Sequence[Future[None]], stop: threading.Event) -> tuple[list[BaseException], bool]:
     failures: list[BaseException] = []
+    stopped = False
     for future in as_completed(futures):
         error = future.exception()
+        stopped = stopped or isinstance(error, StoppedError)
         if error is None or isinstance(error, StoppedError):
             continue
         failures.append(error)
         if not isinstance(error, WrongDigestError):
             stop.set()
-    return failures
+    return failures, stopped
 
 
 def _combined(failures: Sequence[BaseException]) -> BaseException:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ansible_collections.llmops.vllm.plugins.module_utils import digests
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, RepoFile
 
@@ -49,7 +50,10 @@ def record(file: RepoFile, status: os.stat_result) -> FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of a snapshot. ``complete``: all files of ``include`` and ``exclude`` are recorded."""
+    """What is known of a snapshot. ``complete``: all files of ``include`` and ``exclude`` are recorded.
+
+    ``marks`` are by digest what the digest of a right file was after each of its chunks.
+    """
 
     listing: Listing
     endpoint: str
@@ -57,16 +61,20 @@ class Manifest:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     complete: bool = False
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> str:
         """Return the text of the manifest file; ``others`` are files of the commit that are not in the snapshot."""
         files, others = [], []
         for file in self.listing.files:
             found = self.records.get(file.path)
+            item = asdict(file)
+            if self.marks.get(file.digest):
+                item["marks"] = self.marks[file.digest]
             if found is None:
-                others.append(asdict(file))
+                others.append(item)
             else:
-                files.append({**asdict(file), **{key: getattr(found, key) for key in _STAT_KEYS}})
+                files.append({**item, **{key: getattr(found, key) for key in _STAT_KEYS}})
         data = {
             "schema": SCHEMA,
             "repo": self.listing.repo,
@@ -75,6 +83,7 @@ class Manifest:
             "complete": self.complete,
             "include": self.include,
             "exclude": self.exclude,
+            "chunk_bytes": digests.CHUNK_BYTES,
             "files": files,
             "others": others,
         }
@@ -94,12 +103,21 @@ def load(path: str) -> Manifest | None:
 def _parsed(data: Any) -> Manifest | None:
     if data["schema"] != SCHEMA:
         return None
-    records = {}
+    records, files = {}, []
     for item in data["files"]:
-        file = RepoFile(**{key: item[key] for key in _FILE_KEYS})
+        file = _file(item)
+        files.append(file)
         records[file.path] = FileRecord(file, **{key: int(item[key]) for key in _STAT_KEYS})
-    others = [RepoFile(**item) for item in data["others"]]
-    files = sorted([*(found.file for found in records.values()), *others], key=lambda file: file.path)
+    files += [_file(item) for item in data["others"]]
+    files.sort(key=lambda file: file.path)
+    marks = {}
+    if data.get("chunk_bytes") == digests.CHUNK_BYTES:
+        items = [*data["files"], *data["others"]]
+        marks = {str(item["digest"]): str(item["marks"]) for item in items if "marks" in item}
     listing = Listing(str(data["repo"]), str(data["commit"]), tuple(files))
     include, exclude = tuple(data["include"]), tuple(data["exclude"])
-    return Manifest(listing, str(data["endpoint"]), records, include, exclude, bool(data["complete"]))
+    return Manifest(listing, str(data["endpoint"]), records, include, exclude, bool(data["complete"]), marks)
+
+
+def _file(item: Any) -> RepoFile:
+    return RepoFile(**{key: item[key] for key in _FILE_KEYS})

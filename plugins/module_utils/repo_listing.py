@@ -39,6 +39,9 @@ class Digester(Protocol):
     def hexdigest(self) -> str:
         """Return the digest as lower-case hexadecimal digits."""
 
+    def copy(self) -> Digester:
+        """Return another one in the same state."""
+
 
 @dataclass(frozen=True)
 class RepoFile:

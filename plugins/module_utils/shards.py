@@ -5,43 +5,55 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
-from ansible_collections.llmops.vllm.plugins.module_utils.blobs import is_sole_name, publish, published, withdraw
+from ansible_collections.llmops.vllm.plugins.module_utils.blobs import is_sole_name, published
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.download import Transfer, fetch_all
+from ansible_collections.llmops.vllm.plugins.module_utils.digests import Examination, examine
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import FileRecord, Manifest
 from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, RepoFile, select
-from ansible_collections.llmops.vllm.plugins.module_utils.sources import SourceSet
 from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     Attributes,
     Snapshot,
     check_room,
     directory_status,
     file_status,
-    has_digest,
-    install,
-    make_directories,
-    make_directory,
-    remove_file,
-    set_attributes,
-    write_atomically,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
-_SAVE_AFTER_BYTES = 64 * 1024 * 1024
+
+@dataclass(frozen=True)
+class Sample:
+    """The ``number``-th share of ``percent`` of the bytes; consecutive numbers go round all files."""
+
+    percent: int = 0
+    number: int = 0
+
+    def of(self, files: Sequence[RepoFile]) -> set[str]:
+        """Return the paths of the files that lie in the share, at least one unless there is none to be read."""
+        total = sum(file.size for file in files)
+        start, chosen = self.number * self.percent % 100 * total, set()
+        end = start + self.percent * total
+        position = 0
+        for file in sorted(files, key=lambda item: (hashlib.sha256(item.digest.encode()).digest(), item.path)):
+            before, position = position, position + file.size * 100
+            if any(before < end - lap and start - lap < position for lap in (0, 100 * total)):
+                chosen.add(file.path)
+        return chosen
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What shall be true of a snapshot; ``full`` reads every byte instead of trusting ``stat``.
+    """What shall be true of a snapshot.
+
+    ``full`` reads every byte instead of trusting ``stat``; ``sample`` reads some of the files.
 
     ``linked`` files share their bytes with the source, so they need no room. ``publish`` gives them a second name by
     digest, for other hosts.
@@ -50,6 +62,7 @@ class Wish:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     full: bool = False
+    sample: Sample = Sample()
     attributes: Attributes = field(default_factory=Attributes)
     reserve_bytes: int = 0
     workers: int = 8
@@ -62,6 +75,7 @@ class Plan:
     """What differs. ``unsettled`` files have to be read before it is known whether they are right.
 
     ``housekeeping`` is work that changes nothing an operator sees: fresh ``stat`` values, parts nobody needs any more.
+    ``freed`` are the bytes by path that go with damaged files; those with ``marks`` are repaired while ``repairing``.
     """
 
     snapshot: Snapshot
@@ -76,7 +90,10 @@ class Plan:
     modes: list[str] = field(default_factory=list)
     unpublished: list[RepoFile] = field(default_factory=list)
     housekeeping: bool = False
-    freed_bytes: int = 0
+    freed: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+    sampled: set[str] = field(default_factory=set)
+    repairing: bool = True
     tracker: DifferenceTracker = field(default_factory=DifferenceTracker)
 
     @property
@@ -99,6 +116,19 @@ class Plan:
         """Bytes of the files to fetch, parts not considered."""
         return sum(file.size for file in self.fetch)
 
+    @property
+    def repairs(self) -> list[RepoFile]:
+        """The files to fetch of which a damaged version and the marks of the right one are there."""
+        if not self.repairing:
+            return []
+        damaged = set(self.damaged)
+        return [
+            file
+            for file in self.fetch
+            if self.marks.get(file.digest)
+            and (file in damaged or file_status(self.snapshot.damaged(file.digest)) is not None)
+        ]
+
 
 def plan(snapshot: Snapshot, listing: Listing, known: Manifest | None, wish: Wish, endpoint: str) -> Plan:
     """Compare the snapshot with ``listing`` by ``stat`` alone; reads no file content and no network.
@@ -107,7 +137,8 @@ def plan(snapshot: Snapshot, listing: Listing, known: Manifest | None, wish: Wis
     """
     selected = select(listing, wish.include, wish.exclude)
     records = dict(known.records) if known else {}
-    result = Plan(snapshot, wish, listing, endpoint, selected, records)
+    marks = dict(known.marks) if known else {}
+    result = Plan(snapshot, wish, listing, endpoint, selected, records, marks=marks, sampled=wish.sample.of(selected))
     for relative in snapshot.directories(selected):
         path = os.path.join(snapshot.store, relative)
         status = directory_status(path)
@@ -117,7 +148,7 @@ def plan(snapshot: Snapshot, listing: Listing, known: Manifest | None, wish: Wis
         _plan_file(result, file)
     _plan_blobs(result)
     _plan_manifest(result, known)
-    result.housekeeping |= bool(_stale_parts(snapshot, listing, result.records))
+    result.housekeeping |= bool(stale_parts(snapshot, listing, result.records))
     return result
 
 
@@ -131,8 +162,12 @@ def _plan_file(result: Plan, file: RepoFile) -> None:
     found = result.records.get(file.path)
     if status.st_size != file.size:
         _plan_damaged(result, file, status, f"damaged, {status.st_size} bytes")
-    elif result.wish.full or found is None or found.file != file or not found.matches(status):
+    elif _is_to_be_read(result, file) or found is None or found.file != file or not found.matches(status):
         result.unsettled.append(file)
+
+
+def _is_to_be_read(result: Plan, file: RepoFile) -> bool:
+    return result.wish.full or file.path in result.sampled
 
 
 def _plan_fetch(result: Plan, file: RepoFile, before: str) -> None:
@@ -144,7 +179,7 @@ def _plan_fetch(result: Plan, file: RepoFile, before: str) -> None:
 def _plan_damaged(result: Plan, file: RepoFile, status: os.stat_result, before: str) -> None:
     result.damaged.append(file)
     if is_sole_name(result.snapshot, file, status):
-        result.freed_bytes += status.st_size
+        result.freed[file.path] = status.st_size
     if file.path in result.modes:
         result.modes.remove(file.path)
     _plan_fetch(result, file, before)
@@ -178,34 +213,53 @@ def _plan_manifest(result: Plan, known: Manifest | None) -> None:
 def settle(result: Plan, stop: threading.Event) -> None:
     """Read the unsettled files, several at a time: a right one gets a fresh record, a wrong one is to be fetched."""
 
-    def examine(file: RepoFile) -> tuple[os.stat_result | None, bool]:
+    def look(file: RepoFile) -> tuple[os.stat_result | None, Examination]:
         path = result.snapshot.target(file.path)
         status = file_status(path)
-        return status, status is not None and has_digest(path, file, stop)
+        if status is None:
+            return None, Examination(False)
+        return status, examine(path, file, result.marks.get(file.digest, ""), stop)
 
-    with ThreadPoolExecutor(max_workers=result.wish.workers) as pool:
+    with ThreadPoolExecutor(max_workers=max(result.wish.workers, len(os.sched_getaffinity(0)))) as pool:
         try:
-            answers = list(pool.map(examine, result.unsettled))
+            answers = list(pool.map(look, result.unsettled))
         except BaseException:
             stop.set()
             raise
-    for file, (status, right) in zip(result.unsettled, answers):
+    for file, (status, found) in zip(result.unsettled, answers):
         if status is None:
             _plan_fetch(result, file, "missing")
-        elif not right:
+        elif not found.right:
             _plan_damaged(result, file, status, "damaged, wrong digest")
         else:
             fresh = manifests.record(file, status)
             result.housekeeping |= result.records.get(file.path) != fresh
+            result.housekeeping |= result.marks.get(file.digest, "") != found.marks
             result.records[file.path] = fresh
+            result.marks[file.digest] = found.marks
     result.unsettled = []
 
 
 def preflight(result: Plan, parts: Callable[[RepoFile], Part]) -> None:
-    """Raise ``PreconditionError`` unless what is to be fetched fits and can be written; parts already there count."""
+    """Raise ``PreconditionError`` unless what is to be fetched fits and can be written; parts already there count.
+
+    A repair needs room for a second version of its file. Where there is none, the damaged one goes first.
+    """
     if not result.fetch:
         return
+    if result.repairs:
+        try:
+            _check_room(result, parts)
+            return
+        except PreconditionError:
+            result.repairing = False
+    _check_room(result, parts)
+
+
+def _check_room(result: Plan, parts: Callable[[RepoFile], Part]) -> None:
     arrived = sum(parts(file).resumable_bytes() for file in result.fetch)
+    repairs = {file.path for file in result.repairs}
+    freed = sum(size for path, size in result.freed.items() if path not in repairs)
     missing_directories = [
         relative
         for relative in result.snapshot.directories(result.selected)
@@ -213,115 +267,10 @@ def preflight(result: Plan, parts: Callable[[RepoFile], Part]) -> None:
     ]
     check_room(
         result.snapshot.path,
-        needed_bytes=0 if result.wish.linked else max(0, result.fetch_bytes - arrived - result.freed_bytes),
+        needed_bytes=0 if result.wish.linked else max(0, result.fetch_bytes - arrived - freed),
         needed_inodes=len(result.fetch) + len(missing_directories),
         reserve_bytes=result.wish.reserve_bytes,
     )
-
-
-class Applier:
-    """Carries out one plan. ``sources`` is called only when something is to be fetched."""
-
-    def __init__(
-        self,
-        todo: Plan,
-        *,
-        sources: Callable[[], SourceSet],
-        parts: Callable[[RepoFile], Part],
-        stop: threading.Event,
-        progress: Progress,
-    ) -> None:
-        self.counters = progress.counters
-        self._progress = progress
-        self._plan = todo
-        self._sources = sources
-        self._parts = parts
-        self._stop = stop
-        self._records = dict(todo.records)
-        self._lock = threading.Lock()
-        self._unsaved_bytes = 0
-
-    def run(self) -> None:
-        """Do it. What was finished before a failure is in the manifest, so the next run starts from there."""
-        todo, progress = self._plan, self._progress
-        progress.files, progress.files_done = len(todo.selected), len(todo.selected) - len(todo.fetch)
-        progress.total_bytes, progress.present_bytes = todo.total_bytes, todo.total_bytes - todo.fetch_bytes
-        progress.phase = "fetching"
-        self._prepare_directories()
-        for file in todo.damaged:
-            withdraw(todo.snapshot, file)
-            remove_file(todo.snapshot, file.path)
-        self._set_attributes()
-        try:
-            if todo.fetch:
-                self._fetch()
-        except BaseException:
-            # A full disk may refuse the manifest too; the failure that matters is the first one.
-            with contextlib.suppress(OSError):
-                self._save_manifest()
-            raise
-        for file in todo.unpublished:
-            self._publish(file)
-        self._save_manifest()
-        self._remove_stale_parts()
-
-    def _prepare_directories(self) -> None:
-        snapshot, attributes = self._plan.snapshot, self._plan.wish.attributes
-        make_directories(snapshot.store, attributes)
-        for relative in snapshot.directories(self._plan.selected):
-            make_directory(os.path.join(snapshot.store, relative), attributes)
-        if self._plan.fetch:
-            make_directory(snapshot.partial, Attributes(directory_mode=0o700))
-
-    def _set_attributes(self) -> None:
-        for path in self._plan.modes:
-            status = set_attributes(self._plan.snapshot, path, self._plan.wish.attributes)
-            if path in self._records:
-                self._records[path] = manifests.record(self._records[path].file, status)
-
-    def _fetch(self) -> None:
-        sources = self._sources()
-
-        def fetch(file: RepoFile) -> None:
-            part = self._parts(file)
-            transfer = Transfer(part, sources.of(file), counters=self.counters, stop=self._stop)
-            transfer.run(lambda descriptor: self._install(descriptor, part))
-
-        files = sorted(self._plan.fetch, key=sources.order)
-        fetch_all(files, fetch, workers=self._plan.wish.workers, stop=self._stop)
-
-    def _install(self, descriptor: int, part: Part) -> None:
-        todo = self._plan
-        status = install(todo.snapshot, part.file.path, part.path, descriptor, todo.wish.attributes)
-        part.forget()
-        if todo.wish.publish:
-            status = publish(todo.snapshot, part.file, todo.wish.attributes)
-        with self._lock:
-            self._records[part.file.path] = manifests.record(part.file, status)
-            self._progress.files_done += 1
-            self._unsaved_bytes += part.file.size
-            if self._unsaved_bytes >= _SAVE_AFTER_BYTES:
-                self._save_manifest()
-
-    def _publish(self, file: RepoFile) -> None:
-        todo = self._plan
-        if self._records[file.path].matches(os.lstat(todo.snapshot.target(file.path))):
-            status = publish(todo.snapshot, file, todo.wish.attributes)
-            self._records[file.path] = manifests.record(file, status)
-
-    def _save_manifest(self) -> None:
-        todo, wish = self._plan, self._plan.wish
-        self._unsaved_bytes = 0
-        complete = all(file.path in self._records for file in todo.selected)
-        now = Manifest(todo.listing, todo.endpoint, self._records, wish.include, wish.exclude, complete)
-        write_atomically(todo.snapshot.manifest, now.as_json(), wish.attributes)
-
-    def _remove_stale_parts(self) -> None:
-        snapshot = self._plan.snapshot
-        for name in _stale_parts(snapshot, self._plan.listing, self._records):
-            os.unlink(os.path.join(snapshot.partial, name))
-        with contextlib.suppress(OSError):
-            os.rmdir(snapshot.partial)
 
 
 def part_factory(snapshot: Snapshot, boot_id: str) -> Callable[[RepoFile], Part]:
@@ -329,7 +278,7 @@ def part_factory(snapshot: Snapshot, boot_id: str) -> Callable[[RepoFile], Part]
     return lambda file: Part(snapshot.partial, file, boot_id)
 
 
-def _stale_parts(snapshot: Snapshot, listing: Listing, records: Mapping[str, FileRecord]) -> list[str]:
+def stale_parts(snapshot: Snapshot, listing: Listing, records: Mapping[str, FileRecord]) -> list[str]:
     """Return the names of parts that no file of the commit needs any more; others may belong to another selection."""
     if directory_status(snapshot.partial) is None:
         return []

@@ -20,7 +20,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import Manifest
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, is_commit
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import (
-    Applier,
     Plan,
     Wish,
     part_factory,
@@ -28,6 +27,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.shards import (
     preflight,
     settle,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.shards_apply import Applier
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_lock import SnapshotLock, boot_id
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_removal import plan_removal, remove
 from ansible_collections.llmops.vllm.plugins.module_utils.sources import SourceSet, SourceSpec

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -27,8 +26,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import (
 
 MANIFEST = f"{RESERVED_DIRECTORY}/manifest.json"
 PARTIAL = f"{RESERVED_DIRECTORY}/partial"
-_HASH_BYTES = 4 * 1024 * 1024
-_DROP_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,10 @@ class Snapshot:
     def lock(self) -> str:
         """The path of the lock, outside the snapshot because it outlives it."""
         return os.path.join(self.store, RESERVED_DIRECTORY, f"{self.repo.replace('/', '--')}--{self.commit}.lock")
+
+    def damaged(self, digest: str) -> str:
+        """The path at which a damaged file of ``digest`` waits for what is right in it to be used."""
+        return os.path.join(self.partial, f"{digest}.damaged")
 
     def target(self, path: str) -> str:
         """The final path of repository file ``path``."""
@@ -190,6 +191,13 @@ def install(snapshot: Snapshot, path: str, part: str, descriptor: int, attribute
     return os.fstat(descriptor)
 
 
+def put_aside(snapshot: Snapshot, file: RepoFile) -> None:
+    """Take the damaged ``file`` out of the snapshot, for what is right in it to be used."""
+    aside = os.path.relpath(snapshot.damaged(file.digest), snapshot.path)
+    with opened_parent(snapshot, file.path) as (source, old), opened_parent(snapshot, aside) as (parent, new):
+        os.replace(old, new, src_dir_fd=source, dst_dir_fd=parent)
+
+
 def remove_file(snapshot: Snapshot, path: str) -> None:
     """Remove the repository file ``path`` of ``snapshot``."""
     with opened_parent(snapshot, path) as (parent, name):
@@ -209,27 +217,6 @@ def write_atomically(path: str, text: str, attributes: Attributes) -> None:
         os.fsync(stream.fileno())
     os.replace(temporary, path)
     sync_directory(os.path.dirname(path))
-
-
-def has_digest(path: str, file: RepoFile, stop: threading.Event) -> bool:
-    """Read all of ``path`` and say whether it is ``file``; what was read does not stay in the page cache."""
-    digester = file.digester()
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as stream:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        buffer = memoryview(bytearray(_HASH_BYTES))
-        done = dropped = 0
-        while not stop.is_set():
-            count = stream.readinto(buffer) or 0
-            if not count:
-                break
-            digester.update(buffer[:count])
-            done += count
-            if done - dropped >= _DROP_BYTES:
-                os.posix_fadvise(descriptor, dropped, done - dropped, os.POSIX_FADV_DONTNEED)
-                dropped = done
-        os.posix_fadvise(descriptor, dropped, 0, os.POSIX_FADV_DONTNEED)
-    return done == file.size and digester.hexdigest() == file.digest
 
 
 def check_room(
