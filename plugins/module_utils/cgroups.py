@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
@@ -50,6 +51,7 @@ class CgroupLayout:
         self._mounts = _cgroup_mounts(os.fsdecode(read_file(f"{proc.root}/self/mountinfo")))
         first = parse_cgroups(read_file(f"{proc.root}/1/cgroup"))
         self._roots = {hierarchy: path.removesuffix("/init.scope").rstrip("/") for hierarchy, path in first.items()}
+        self._units: dict[tuple[tuple[str, str], ...], str | None] = {}
 
     def control_group(self, path: str) -> Cgroup:
         """Return the group systemd calls ``path`` (property ControlGroup)."""
@@ -76,21 +78,28 @@ class CgroupLayout:
         return Cgroup(found.hierarchies, "/" + found.path.lstrip("/"))
 
     def unit_of(self, process: Process) -> str | None:
-        """Return the unit or container that a process belongs to; None for a login session or no group at all.
+        """Return the unit or container that a process belongs to; None for a login session or no group at all."""
+        key = tuple(process.cgroups.items())
+        if key not in self._units:
+            self._units[key] = self._find_unit(process.cgroups)
+        return self._units[key]
+
+    def _find_unit(self, cgroups: Mapping[str, str]) -> str | None:
+        """Find the unit by its groups' paths.
 
         systemd nests a unit below slices only, so the first other component names the unit (systemd.slice(5)); a
         container or a user's service manager below it is another world, with units of the same names.
         """
         own = "/"
         for hierarchy in (SYSTEMD, UNIFIED):
-            path = process.cgroups.get(hierarchy, "/")
+            path = cgroups.get(hierarchy, "/")
             if not is_below(path, self._roots.get(hierarchy) or "/"):
                 return path
             # Only one of them may be in systemd's hands: the other then stays at its root.
             own = max(own, self._managed(hierarchy, path), key=len)
         # systemd keeps a unit at one path in all hierarchies, or higher up in some. A container whose own systemd
         # shares the host's named hierarchy gives itself away by its controllers.
-        for name, other in process.cgroups.items():
+        for name, other in cgroups.items():
             managed = self._managed(name, other)
             if not is_below(managed, own) and not is_below(own, managed):
                 return other

@@ -14,7 +14,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Callable, NamedTuple
@@ -62,15 +63,13 @@ class Process:
     @property
     def alive(self) -> bool:
         """False for a zombie; one whose main thread ended while others run still holds everything."""
-        return self.state not in "ZX" or self.threads > 1
+        return _runs(self.state, self.threads)
 
     @cached_property
     def uids(self) -> tuple[int, ...]:
         """Real, effective, saved and filesystem user id; empty when the process has gone."""
-        for line in _read(f"{self.directory}/status").splitlines():
-            if line.startswith(b"Uid:"):
-                return tuple(int(word) for word in line.split()[1:])
-        return ()
+        _before, found, after = _read_record(f"{self.directory}/status").partition(b"\nUid:")
+        return tuple(int(word) for word in after[: after.find(b"\n")].split()) if found else ()
 
     @property
     def uid(self) -> int | None:
@@ -80,7 +79,7 @@ class Process:
     @cached_property
     def cmdline(self) -> tuple[str, ...]:
         """The arguments; one element for a process that set its title; empty for kernel threads and zombies."""
-        raw = _read(f"{self.directory}/cmdline").rstrip(b"\0")
+        raw = _read_record(f"{self.directory}/cmdline").rstrip(b"\0")
         return tuple(os.fsdecode(word) for word in raw.split(b"\0")) if raw else ()
 
     @cached_property
@@ -91,17 +90,17 @@ class Process:
         except OSError:
             return ""
 
-    def remember(self) -> None:
-        """Read now what is told about the process after its end."""
+    def remember(self, earlier: Process | None = None) -> None:
+        """Read now what is told about the process after its end, or take it from an ``earlier`` look."""
         for cached in ("uids", "cmdline"):
-            getattr(self, cached)
+            self.__dict__.setdefault(cached, getattr(earlier or self, cached))
 
     @property
     def title(self) -> str:
         """The command line as one string, or ``[comm]`` where there is none; may hold secrets."""
         return " ".join(self.cmdline) or f"[{self.comm}]"
 
-    @property
+    @cached_property
     def command(self) -> str:
         """``title`` without what looks like a secret, at most 500 characters."""
         return (redacted(self.cmdline) or f"[{self.comm}]")[:500]
@@ -127,6 +126,23 @@ def redacted(arguments: Collection[str]) -> str:
     return " ".join(words)
 
 
+class OpenFiles(NamedTuple):
+    """The open files of a process: their numbers, what each is a link to, and the directory that holds these links."""
+
+    names: Sequence[str]
+    links: Sequence[str]
+    directory: int
+
+    def status(self, name: str) -> os.stat_result | None:
+        """Return the status of the file itself, None when it was closed. Raises PermissionError."""
+        try:
+            return os.stat(name, dir_fd=self.directory)
+        except PermissionError:
+            raise
+        except OSError:
+            return None
+
+
 @dataclass(frozen=True)
 class Holders:
     """Who holds the wanted things: PID to their labels; what nobody visible holds; and who could not be looked at."""
@@ -147,6 +163,15 @@ class Wanted:
         """Whether anything is wanted."""
         return bool(self.sockets or self.devices)
 
+    @property
+    def labels(self) -> frozenset[str]:
+        """All labels."""
+        return frozenset((*self.sockets.values(), *self.devices.values()))
+
+    def is_part_of(self, other: Wanted) -> bool:
+        """Whether who was looked at for ``other`` was looked at for this."""
+        return self.sockets.keys() <= other.sockets.keys() and self.devices.keys() <= other.devices.keys()
+
 
 class ProcFs:
     """A mounted proc filesystem at ``root``.
@@ -163,6 +188,7 @@ class ProcFs:
         self.root = root
         self._boot_clock = boot_clock
         self._ticks_per_second = ticks_per_second
+        self._parsed_cgroups: dict[bytes, Mapping[str, str]] = {}
 
     def processes(self) -> dict[int, Process]:
         """Return every process that can be seen, by PID in ascending order."""
@@ -176,30 +202,38 @@ class ProcFs:
     def process(self, pid: int) -> Process | None:
         """Return one process as it is now, or None when it has gone."""
         directory = f"{self.root}/{pid}"
-        raw = _read(f"{directory}/stat")
+        raw = _read_record(f"{directory}/stat")
         if not raw:
             return None
-        # The command name can hold blanks and brackets: the last bracket ends it.
-        end = raw.rindex(b")")
-        fields = raw[end + 2 :].split()
+        comm, fields = _stat_fields(raw)
         return Process(
             pid=pid,
             ppid=int(fields[1]),
             pgid=int(fields[2]),
             sid=int(fields[3]),
             start_ticks=int(fields[19]),
-            comm=os.fsdecode(raw[raw.index(b"(") + 1 : end]),
+            comm=os.fsdecode(comm),
             state=fields[0].decode("ascii"),
             threads=int(fields[17]),
             kernel_thread=bool(int(fields[6]) & KERNEL_THREAD_FLAG),
-            cgroups=parse_cgroups(_read(f"{directory}/cgroup")),
+            cgroups=self._cgroups(_read_record(f"{directory}/cgroup")),
             directory=directory,
         )
 
-    def current(self, process: Process) -> Process | None:
-        """Return the same process as it is now, or None when it has gone, whoever has its PID today."""
-        now = self.process(process.pid)
-        return now if now is not None and now.start_ticks == process.start_ticks else None
+    def _cgroups(self, raw: bytes) -> Mapping[str, str]:
+        """Parse once what is the same for most processes."""
+        found = self._parsed_cgroups.get(raw)
+        if found is None:
+            found = self._parsed_cgroups[raw] = parse_cgroups(raw)
+        return found
+
+    def is_alive(self, process: Process) -> bool:
+        """Whether the very same process still runs, whoever has its PID today."""
+        raw = _read_record(f"{self.root}/{process.pid}/stat")
+        if not raw:
+            return False
+        _comm, fields = _stat_fields(raw)
+        return int(fields[19]) == process.start_ticks and _runs(fields[0].decode("ascii"), int(fields[17]))
 
     def started_seconds(self, process: Process) -> float:
         """Return when a process started, in seconds since boot."""
@@ -246,54 +280,58 @@ class ProcFs:
             if process.kernel_thread:
                 continue
             try:
-                links = self.open_files(pid)
+                labels = self._labels(pid, sockets, wanted.devices)
             except PermissionError:
                 unreadable.add(pid)
                 continue
-            labels = {sockets[link] for _name, link in links if link in sockets}
-            if wanted.devices:
-                labels |= self._device_labels(pid, links, wanted.devices)
             if labels:
                 by_pid[pid] = tuple(sorted(labels))
                 seen |= labels
         unseen = tuple(sorted(set(wanted.sockets.values()) - seen))
         return Holders(by_pid, unseen, frozenset(unreadable))
 
-    def open_files(self, pid: int) -> list[tuple[str, str]]:
-        """Return number and target of each open file, none for a process that has gone.
+    def _labels(self, pid: int, sockets: Mapping[str, str], devices: Mapping[int, str]) -> set[str]:
+        with self.open_files(pid) as files:
+            labels = {sockets[link] for link in sockets.keys() & files.links}
+            # Only device nodes are looked at: a stat of a file on a dead network filesystem would never return.
+            nodes = [name for name, link in zip(files.names, files.links) if link[:5] == "/dev/"] if devices else ()
+            for name in nodes:
+                status = files.status(name)
+                if status is not None and status.st_rdev in devices and stat.S_ISCHR(status.st_mode):
+                    labels.add(devices[status.st_rdev])
+        return labels
+
+    @contextmanager
+    def open_files(self, pid: int) -> Iterator[OpenFiles]:
+        """Look at the open files of a process; there are none when it has gone.
 
         Raises PermissionError where this user may not look.
         """
         try:
             directory = os.open(f"{self.root}/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
-            return []
-        found = []
+            yield OpenFiles((), (), -1)
+            return
         try:
-            for name in os.listdir(directory):
-                try:
-                    found.append((name, os.readlink(name, dir_fd=directory)))
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-        except (FileNotFoundError, ProcessLookupError):
-            return []
+            yield _links(directory)
         finally:
             os.close(directory)
-        return found
 
-    def _device_labels(self, pid: int, links: Iterable[tuple[str, str]], devices: Mapping[int, str]) -> set[str]:
-        labels = set()
-        for name, link in links:
-            # Only device nodes are looked at: a stat of a file on a dead network filesystem would never return.
-            if not link.startswith("/dev/"):
-                continue
-            try:
-                status = os.stat(f"{self.root}/{pid}/fd/{name}")
-            except OSError:
-                continue
-            if stat.S_ISCHR(status.st_mode) and status.st_rdev in devices:
-                labels.add(devices[status.st_rdev])
-        return labels
+
+def _links(directory: int) -> OpenFiles:
+    try:
+        names = os.listdir(directory)
+        return OpenFiles(names, [os.readlink(name, dir_fd=directory) for name in names], directory)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # one was closed, or the process has gone: the others, one by one
+    found = {}
+    try:
+        for name in os.listdir(directory):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found[name] = os.readlink(name, dir_fd=directory)
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return OpenFiles(tuple(found), tuple(found.values()), directory)
 
 
 def parse_cgroups(raw: bytes) -> dict[str, str]:
@@ -307,7 +345,17 @@ def parse_cgroups(raw: bytes) -> dict[str, str]:
     return found
 
 
-def _read(path: str) -> bytes:
+def _runs(state: str, threads: int) -> bool:
+    return state not in "ZX" or threads > 1
+
+
+def _stat_fields(raw: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the command's name, which can hold blanks and brackets (the last one ends it), and the fields after it."""
+    end = raw.rindex(b")")
+    return raw[raw.index(b"(") + 1 : end], raw[end + 2 :].split()
+
+
+def _read(path: str, size: int = 65536, *, one_record: bool = False) -> bytes:
     """Return a proc file's content; empty when the process has gone or does not let us look."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -318,14 +366,19 @@ def _read(path: str) -> bytes:
     try:
         chunks: list[bytes] = []
         while True:
-            chunk = os.read(descriptor, 65536)
-            if not chunk:
-                return b"".join(chunks)
+            chunk = os.read(descriptor, size)
             chunks.append(chunk)
+            if not chunk or (one_record and len(chunk) < size):
+                return b"".join(chunks)
     except (ProcessLookupError, PermissionError):
         return b""
     finally:
         os.close(descriptor)
+
+
+def _read_record(path: str) -> bytes:
+    """Read a file that the kernel writes as one record: a read that returns less than was asked for has all of it."""
+    return _read(path, 4096, one_record=True)
 
 
 read_file = _read

@@ -6,7 +6,7 @@
 The kernel grants a write lease on a file only while nobody else has it open or mapped (fcntl(2), F_SETLEASE), in
 whatever namespace, by whatever name and whoever asks; and it refuses a connection to a socket that nobody listens on.
 ``/proc`` names the processes, by device and inode. The two must agree; the open files of all processes, by far the most
-work, are looked through only for objects that the kernel did not call unused.
+work, are looked through only for objects that the kernel did not call unused and that no process maps.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.shm import (
@@ -51,10 +53,11 @@ class _Search:
         self._proc = proc
         files = [found for found in candidates if found.family.kind != SOCKET]
         self._keys = {found.key for found in files}
-        self._names = {found.name for found in unproven if found.family.kind != SOCKET}
+        self._unproven = [found for found in unproven if found.family.kind != SOCKET]
         self._want_sockets = len(files) < len(candidates)
         self._users: dict[tuple[int, int], set[int]] = {}
         self._socket_names: set[str] = set()
+        self._namespaces: set[str] = set()
         self._unreadable: dict[int, frozenset[int]] = {}
         devices = {f"{os.major(device):02x}:{os.minor(device):02x}": device for device, _inode in self._keys}
         self._devices = {text.encode("ascii"): device for text, device in devices.items()}
@@ -62,33 +65,36 @@ class _Search:
 
     def run(self) -> Usage:
         """Look at all processes."""
-        namespaces: set[str] = set()
+        pids = self._proc.pids()
         if self._want_sockets:
             self._add_sockets("")
-        for pid in self._proc.pids():
-            try:
-                self._look_at(pid, namespaces)
-            except PermissionError:
-                self._note_unreadable(pid)
+            self._each(pids, self._look_at_sockets)
+        if self._mapping is not None:
+            self._each(pids, self._look_at_mappings)
+        # What is mapped is in use whoever else has it open.
+        names = {found.name for found in self._unproven if found.key not in self._users}
+        if names:
+            self._each(pids, partial(self._look_at_open_files, names))
         uids = frozenset(uid for some in self._unreadable.values() for uid in some)
-        users = {key: frozenset(pids) for key, pids in self._users.items()}
+        users = {key: frozenset(some) for key, some in self._users.items()}
         return Usage(users, frozenset(self._socket_names), uids, len(self._unreadable))
 
-    def _look_at(self, pid: int, namespaces: set[str]) -> None:
-        if self._mapping is not None:
-            for device, inode in set(self._mapping.findall(self._maps(pid))):
-                self._add_user((self._devices[device], int(inode)), pid)
-            for name, link in self._proc.open_files(pid) if self._names else ():
-                # The last part of the link is the object's name in whatever mount namespace it was opened; comparing it
-                # first spares a stat of all else, which may lie on a dead network filesystem and never return.
-                opened = link[link.rfind("/") + 1 :]
-                if opened in self._names or opened.removesuffix(DELETED) in self._names:
-                    self._look_at_file(pid, f"{self._proc.root}/{pid}/fd/{name}")
-        if self._want_sockets:
-            namespace = _link(f"{self._proc.root}/{pid}/ns/net")
-            if namespace and namespace not in namespaces:
-                namespaces.add(namespace)
-                self._add_sockets(str(pid))
+    def _each(self, pids: Iterable[int], look: Callable[[int], None]) -> None:
+        for pid in pids:
+            try:
+                look(pid)
+            except PermissionError:
+                self._note_unreadable(pid)
+
+    def _look_at_sockets(self, pid: int) -> None:
+        namespace = _link(f"{self._proc.root}/{pid}/ns/net")
+        if namespace and namespace not in self._namespaces:
+            self._namespaces.add(namespace)
+            self._add_sockets(str(pid))
+
+    def _look_at_mappings(self, pid: int) -> None:
+        for device, inode in set(self._mapping.findall(self._maps(pid))) if self._mapping else ():
+            self._add_user((self._devices[device], int(inode)), pid)
 
     def _maps(self, pid: int) -> bytes:
         try:
@@ -97,14 +103,16 @@ class _Search:
         except (FileNotFoundError, ProcessLookupError):
             return b""
 
-    def _look_at_file(self, pid: int, path: str) -> None:
-        try:
-            status = os.stat(path)
-        except PermissionError:
-            raise
-        except OSError:
-            return
-        self._add_user((status.st_dev, status.st_ino), pid)
+    def _look_at_open_files(self, names: Collection[str], pid: int) -> None:
+        with self._proc.open_files(pid) as files:
+            for number, link in zip(files.names, files.links):
+                # The last part of the link is the object's name in whatever mount namespace it was opened; comparing it
+                # first spares a stat of all else, which may lie on a dead network filesystem and never return.
+                opened = link[link.rfind("/") + 1 :]
+                if opened in names or (opened.endswith(DELETED) and opened[: -len(DELETED)] in names):
+                    status = files.status(number)
+                    if status is not None:
+                        self._add_user((status.st_dev, status.st_ino), pid)
 
     def _add_user(self, key: tuple[int, int], pid: int) -> None:
         if key in self._keys:

@@ -46,7 +46,7 @@ class Sender:
             descriptor = None  # Linux before 5.3, or a sandbox without pidfd_open
         try:
             # Checked after the descriptor is open: from then on it can only mean this process.
-            if self._proc.current(process) is None:
+            if not self._proc.is_alive(process):
                 return GONE
             if descriptor is None:
                 os.kill(process.pid, number)
@@ -104,7 +104,7 @@ class Host:
     """How the executor sees and touches the host."""
 
     rescan: Callable[[Iterable[Process]], Plan]
-    current: Callable[[Process], Process | None]
+    is_alive: Callable[[Process], bool]
     send: Callable[[Process, int], str]
     clock: Callable[[], float]
     sleep: Callable[[float], None]
@@ -114,7 +114,10 @@ class Host:
 
 @dataclass
 class Executor:
-    """Ends what a plan selected. ``grace_seconds`` is granted twice at most, then ``kill_seconds`` once."""
+    """Ends what a plan selected. ``grace_seconds`` is granted twice at most.
+
+    ``kill_seconds`` is granted once, and anew whenever fewer are left than ever before: a loaded host takes its time.
+    """
 
     host: Host
     grace_seconds: float
@@ -171,8 +174,7 @@ class Executor:
         for track in self._tracks.values():
             if track.gone_after is not None:
                 continue
-            now = self.host.current(track.process)
-            if now is not None and now.alive:
+            if self.host.is_alive(track.process):
                 alive.append(track)
             else:
                 track.gone_after = self.host.clock() - self._start
@@ -204,9 +206,9 @@ class Executor:
 
     def _kill(self, plan: Plan) -> Plan:
         """Kill in rounds until a look around finds nothing, so that children born meanwhile do not get away."""
-        end = self.host.clock() + self.kill_seconds
-        plan = self._kill_before_trackers(self._freeze(plan, end))
+        plan = self._kill_before_trackers(self._freeze(plan, self.host.clock() + self.kill_seconds))
         pause = POLL_SECONDS[0]
+        fewest, end = len(plan.targets), self.host.clock() + self.kill_seconds
         while self._killable(plan) and self.host.clock() < end:
             killed = self.host.kill_groups(plan)
             for target in plan.targets:
@@ -216,6 +218,8 @@ class Executor:
             self._wait(min(pause, max(0.0, end - self.host.clock())), lambda: not self._alive())
             pause = min(pause * 2, 1.0)
             plan = self._look(late=True)
+            if len(plan.targets) < fewest:
+                fewest, end = len(plan.targets), self.host.clock() + self.kill_seconds
         return plan
 
     def _freeze(self, plan: Plan, end: float) -> Plan:

@@ -15,7 +15,7 @@ from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import CgroupLayout
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs, Wanted, read_file
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Identity, Process, ProcFs, Wanted, read_file
 from ansible_collections.llmops.vllm.plugins.module_utils.signals import kill_group
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import PidFile, Plan, Selector, Surroundings, plan
@@ -99,22 +99,51 @@ class TeardownHost:
     socket_path: str = ""
     devices: Mapping[int, str] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()
-    unreadable_count: int = 0
     _processes: Mapping[int, Process] = field(default_factory=dict)
+    _looked_for: Wanted = field(default_factory=Wanted)
+    _held: dict[Identity, tuple[str, ...]] = field(default_factory=dict)
+    _unreadable: set[Identity] = field(default_factory=set)
+
+    @property
+    def unreadable_count(self) -> int:
+        """How many processes could not be asked what they hold."""
+        return len(self._unreadable)
 
     def look(self, known: Iterable[Process] = ()) -> Plan:
-        """Look at every process and plan. ``unseen`` then says which sockets nobody visible holds."""
+        """Look at every process and plan. ``unseen`` then says which sockets nobody visible holds.
+
+        Open files are by far the most to read. Those of all are read at first, and again before it is said that nothing
+        is left; in between only those of processes that are new.
+        """
+        earlier = {process.identity: process for process in known}
         self._processes = self.proc.processes()
-        holders = self.proc.holders(self._wanted(), self._processes)
-        self.unseen = holders.unseen
-        self.unreadable_count = len(holders.unreadable)
-        around = Surroundings(
-            self.self_pid, holders.by_pid, self.layout.unit_of, self.is_living, self.proc.started_seconds
-        )
-        found = plan(self.selector, self._processes, around, known)
+        wanted = self._wanted()
+        found = self._plan(earlier, self._holders(wanted, everybody=not earlier))
+        if earlier and wanted and not found.targets:
+            found = self._plan(earlier, self._holders(wanted, everybody=True))
         for target in found.targets:
-            target.process.remember()
+            target.process.remember(earlier.get(target.process.identity))
         return found
+
+    def _plan(self, known: Mapping[Identity, Process], holders: Mapping[int, tuple[str, ...]]) -> Plan:
+        around = Surroundings(self.self_pid, holders, self.layout.unit_of, self.is_living, self.proc.started_seconds)
+        return plan(self.selector, self._processes, around, known.values())
+
+    def _holders(self, wanted: Wanted, *, everybody: bool) -> dict[int, tuple[str, ...]]:
+        if everybody or not wanted.is_part_of(self._looked_for):
+            self._held, self._unreadable, self._looked_for = {}, set(), wanted
+        new = {pid: one for pid, one in self._processes.items() if one.identity not in self._held}
+        found = self.proc.holders(wanted, new)
+        self._held.update((one.identity, found.by_pid.get(pid, ())) for pid, one in new.items())
+        self._unreadable.update(new[pid].identity for pid in found.unreadable)
+        current = wanted.labels
+        by_pid: dict[int, tuple[str, ...]] = {}
+        for pid, one in self._processes.items():
+            labels = tuple(label for label in self._held[one.identity] if label in current)
+            if labels:
+                by_pid[pid] = labels
+        self.unseen = tuple(sorted(set(wanted.sockets.values()).difference(*by_pid.values())))
+        return by_pid
 
     def _wanted(self) -> Wanted:
         sockets: dict[int, str] = {}

@@ -10,6 +10,7 @@ import pwd
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import CgroupLayout
@@ -35,6 +36,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
 from ansible_collections.llmops.vllm.plugins.module_utils.users import find_uid, user_name
 
 PORT_SECONDS = 5.0
+NAMED = 5  # processes in a message; the result has them all
 ACTIVE_STATES = ("active", "activating", "reloading")
 
 
@@ -100,6 +102,7 @@ class TeardownRun:
         """Plan, and refuse a host that cannot come clean."""
         self.request.check()
         self._unit_state = ""
+        self._user_name = lru_cache(maxsize=None)(user_name)
         self._layout = CgroupLayout(self.proc)
         self._devices = find_devices(self.request.devices)
         self._host = TeardownHost(
@@ -176,7 +179,7 @@ class TeardownRun:
     def _end(self) -> Outcome:
         host = Host(
             rescan=self._host.look,
-            current=self.proc.current,
+            is_alive=self.proc.is_alive,
             send=Sender(self.proc),
             clock=self.clock,
             sleep=self.sleep,
@@ -186,7 +189,7 @@ class TeardownRun:
         return Executor(host, self.request.grace_seconds, self.request.kill_seconds).run(self._plan)
 
     def _refuse_foreign(self, plan: Plan) -> None:
-        problems = [self._foreign_sentence(other) for other in plan.blocking]
+        problems = _first([self._foreign_sentence(other) for other in plan.blocking])
         problems += [f"{label} is held by a process that this user may not look at" for label in self._host.unseen]
         if problems:
             raise PreconditionError(
@@ -200,13 +203,13 @@ class TeardownRun:
         one = other.process
         unit = f"unit {other.unit}" if other.unit else "no unit"
         return (
-            f"{', '.join(other.via)}: PID {one.pid} of user {user_name(one.uid)}, {unit}, "
+            f"{', '.join(other.via)}: PID {one.pid} of user {self._user_name(one.uid)}, {unit}, "
             f"running {self.proc.running_seconds(one):.0f} s: {one.command}"
         )
 
     @staticmethod
     def _survivor_problems(survivors: Iterable[Survivor]) -> list[str]:
-        return [f"PID {one.process.pid} ({one.process.command}) survives: {one.detail}" for one in survivors]
+        return _first([f"PID {one.process.pid} ({one.process.command}) survives: {one.detail}" for one in survivors])
 
     def _port_problems(self) -> list[str]:
         port = self.request.port
@@ -279,7 +282,7 @@ class TeardownRun:
         return {
             "pid": process.pid,
             "ppid": process.ppid,
-            "user": user_name(process.uid),
+            "user": self._user_name(process.uid),
             "unit": self._layout.unit_of(process),
             "command": process.command,
             "state": process.state,
@@ -294,6 +297,12 @@ def _zombies(plan: Plan, ended_pids: set[int]) -> list[Survivor]:
     """Return what was dead before; what this teardown ended is ended, however late its parent collects it."""
     zombies = [one for one in plan.zombies if one.pid not in ended_pids]
     return [Survivor(one, "zombie", f"dead; its parent {one.ppid} has not collected it") for one in zombies]
+
+
+def _first(sentences: list[str]) -> list[str]:
+    """Return few enough sentences for a person to read, and how many more there are."""
+    more = len(sentences) - NAMED
+    return [*sentences[:NAMED], f"and {more} more"] if more > 0 else sentences
 
 
 def _names(names: Iterable[str]) -> frozenset[object]:

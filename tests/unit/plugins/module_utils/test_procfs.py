@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,8 @@ def test_this_process_is_read_from_the_real_proc() -> None:
     assert one.uids[:3] == os.getresuid()
     assert one.exe == os.path.realpath(sys.executable)
     assert 0 <= ProcFs().running_seconds(one) < 86400
-    assert ProcFs().current(one) == one
+    assert ProcFs().is_alive(one)
+    assert not ProcFs().is_alive(replace(one, start_ticks=one.start_ticks - 1))
 
 
 def test_listeners_are_found_by_port_and_their_holders_by_inode() -> None:

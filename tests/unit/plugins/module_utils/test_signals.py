@@ -67,8 +67,8 @@ class FakeHost:
         living = [pid for pid in self.processes if self.lives(pid)]
         return Plan(tuple(Target(self.processes[pid], ("x",), pid in self.main, 0) for pid in living))
 
-    def current(self, process: Process) -> Process | None:
-        return process if self.lives(process.pid) else None
+    def is_alive(self, process: Process) -> bool:
+        return self.lives(process.pid)
 
     def send(self, process: Process, number: int) -> str:
         if process.pid in self.denied:
@@ -87,7 +87,7 @@ class FakeHost:
 
     def end(self, grace: float = 30, kill: float = 10) -> Outcome:
         host = Host(
-            self.look, self.current, self.send, lambda: self.now, self.sleep, waits_in=lambda process: "nfs_wait"
+            self.look, self.is_alive, self.send, lambda: self.now, self.sleep, waits_in=lambda process: "nfs_wait"
         )
         return Executor(host, grace, kill).run(self.look())
 
@@ -109,7 +109,7 @@ def test_who_dies_with_the_group_before_a_signal_of_its_own_was_killed_all_the_s
         host.death.update(dict.fromkeys((1, 2), host.now))
         return {1, 2}
 
-    seen = Host(host.look, host.current, host.send, lambda: host.now, host.sleep, kill_groups)
+    seen = Host(host.look, host.is_alive, host.send, lambda: host.now, host.sleep, kill_groups)
     outcome = Executor(seen, 1, 10).run(host.look())
     assert signals(outcome) == {1: "KILL", 2: "KILL"} and (1, KILL) not in host.sent
 
