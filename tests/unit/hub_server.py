@@ -222,7 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         for start in range(0, len(body), _PIECE_BYTES):
             piece = body[start : start + _PIECE_BYTES]
-            self.hub.gate.pass_through(self.hub.sent_bytes)
+            if self.where in ("cache", "cdn"):
+                self.hub.gate.pass_through(self.hub.sent_bytes)
             self.wfile.write(piece)
             self.count(len(piece))
 
@@ -263,20 +264,21 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.chunked:
             self.serve_chunked(data, kind)
             return
-        start, status = 0, 200
-        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start, end, status = 0, len(data), 200
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if_range = self.headers.get("If-Range")
         if match and kind not in ("ignore_range", "truncate_from_start") and if_range in (None, f'"{etag}"'):
             start, status = int(match.group(1)), 206
+            end = min(end, int(match.group(2)) + 1) if match.group(2) else end
         if kind == "wrong_range":
             start = max(0, start - 1)
         if kind == "flip":
             data = flipped(data)
         self.send_response(status)
         self.send_header("ETag", f'"{etag}"')
-        body = data[start:]
+        body = data[start:end]
         if status == 206:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if kind in ("truncate", "truncate_from_start", "reset", "stall"):
