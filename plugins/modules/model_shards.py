@@ -33,7 +33,8 @@ options:
   state:
     description:
       - V(present) fetches what is missing or damaged.
-      - V(verified) is V(present), and every file is read and its digest compared, as with O(verify=full).
+      - V(verified) changes nothing. It fails, naming all that is wrong, unless the snapshot is complete, right and
+        without other files.
       - V(absent) removes the snapshot, unless a release still links into it.
     type: str
     choices: [present, absent, verified]
@@ -71,10 +72,22 @@ options:
   verify:
     description:
       - V(stat) trusts a file whose size, times and inode are those of the manifest and reads only the others.
-      - V(full) reads every file.
+      - V(sample) reads some of the files besides, O(sample_percent) of the bytes.
+      - V(full) reads every file, on all cores.
+      - A damaged file of more than 64 MiB is repaired by fetching only the chunks of 64 MiB that are wrong, from a
+        source that gives ranges. The damaged file is not written, since an engine may use it, but replaced.
+      - The default is V(full) with O(state=verified), else V(stat).
     type: str
-    choices: [stat, full]
-    default: stat
+    choices: [stat, sample, full]
+  sample_percent:
+    description: Share of the bytes that O(verify=sample) reads, in percent, rounded up to whole files.
+    type: int
+    default: 5
+  sample_number:
+    description:
+      - Which share O(verify=sample) reads. Consecutive numbers go round all files.
+      - By default the number of the day. A check every day has then read everything after 100 / O(sample_percent) days.
+    type: int
   workers:
     description: Number of files that are fetched or read at the same time, 1 to 16.
     type: int
@@ -126,7 +139,8 @@ attributes:
   check_mode:
     support: full
     details:
-      - Asks the hub and downloads nothing; with O(verify=full) it reads the files.
+      - Asks the hub and downloads nothing; with O(verify=full) it reads the files. How much of a damaged file would be
+        fetched is not known before, so it counts whole.
       - Where requests is missing it warns instead of failing, and reports a change.
   diff_mode:
     support: full
@@ -156,11 +170,37 @@ EXAMPLES = r"""
       - "original/"
       - "*.bin"
 
-- name: Read all bytes again and fetch what is damaged
+- name: Ask the other hosts first, then a mirror, then the hub
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    revision: 8c4c6a1f0f3a9be1c5f6f5d1b2a9d7e3c4b5a697
+    sources:
+      - type: peers
+        urls: "{{ groups.vllm | map('regex_replace', '^(.*)$', 'http://\\1:8088') }}"
+      - type: mirror
+        url: https://s3.example.com/models/{repo}/{commit}
+      - type: hub
+
+- name: Install a model that came on a disk, where no hub can be reached
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    manifest: /media/usb/kimi/.llmops/manifest.json
+    sources:
+      - type: directory
+        path: /media/usb/kimi
+
+- name: Read all bytes again and repair what is damaged
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    revision: "{{ model.commit }}"
+    verify: full
+
+- name: Every night, fail if a twentieth of the model is not what it was
   llmops.vllm.model_shards:
     repo: nvidia/Kimi-K2.5-NVFP4
     revision: "{{ model.commit }}"
     state: verified
+    verify: sample
 
 - name: Remove a snapshot that no release uses
   llmops.vllm.model_shards:
@@ -218,7 +258,7 @@ requests:
   type: int
   sample: 269
 damaged:
-  description: Paths of files that were there with wrong content and were fetched again (in check mode, would be).
+  description: Paths of files that were there with wrong content and were replaced (in check mode, would be).
   returned: success
   type: list
   elements: str
@@ -234,25 +274,6 @@ file:
   type: str
   sample: model-00017-of-00119.safetensors
 expected:
-- name: Ask the other hosts first, then a mirror, then the hub
-  llmops.vllm.model_shards:
-    repo: nvidia/Kimi-K2.5-NVFP4
-    revision: 8c4c6a1f0f3a9be1c5f6f5d1b2a9d7e3c4b5a697
-    sources:
-      - type: peers
-        urls: "{{ groups.vllm | map('regex_replace', '^(.*)$', 'http://\\1:8088') }}"
-      - type: mirror
-        url: https://s3.example.com/models/{repo}/{commit}
-      - type: hub
-
-- name: Install a model that came on a disk, where no hub can be reached
-  llmops.vllm.model_shards:
-    repo: nvidia/Kimi-K2.5-NVFP4
-    manifest: /media/usb/kimi/.llmops/manifest.json
-    sources:
-      - type: directory
-        path: /media/usb/kimi
-
   description: The digest in the hub's API or in O(manifest).
   returned: when a source delivered wrong bytes, or several sources failed
   type: str
@@ -262,6 +283,12 @@ got:
   returned: when a source delivered wrong bytes
   type: str
   sample: 5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9
+refusals:
+  description: Why each source could not give the file, as C(location) and C(reason).
+  returned: when several sources failed
+  type: list
+  elements: dict
+  sample: [{location: "http://gpu-02:8088", reason: "http://gpu-02:8088/blobs/e3b0 is not there (404)."}]
 needed_bytes:
   description: Bytes that are missing.
   returned: when there is too little space
@@ -365,4 +392,6 @@ refusals:
         },
         "required_if": [("type", "mirror", ["url"]), ("type", "peers", ["urls"]), ("type", "directory", ["path"])],
     },
+    "token": {"type": "str", "no_log": True},
+    "token_file": {"type": "path", "no_log": False},
     "publish_blobs": {"type": "bool", "default": False},
