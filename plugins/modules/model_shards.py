@@ -49,6 +49,64 @@ options:
       - It says which commit O(revision) is and what belongs to it, unless O(manifest) does.
     type: str
     default: https://huggingface.co
+  manifest:
+    description:
+      - What belongs to the commit, in place of the hub's answer. The hub is then not asked, which is for hosts that
+        reach none. Whether its files still come from a hub is for O(sources) to say.
+      - A mapping, or the absolute path of a JSON file on the target, with C(commit) (40 hexadecimal digits) and
+        C(files), a list of C({path, size, sha256}); C(size) is bytes. Small files may have C(git_sha1), the blob id
+        that the hub lists, in place of C(sha256).
+      - The manifest of a snapshot on a connected host, C(<path>/.llmops/manifest.json), is one.
+    type: raw
+  sources:
+    description:
+      - Where files come from. For each file they are tried in order, until one delivers the right bytes.
+      - One that cannot be reached, does not have the file, or delivers wrong bytes twice is followed by the next. One
+        that has not answered at all, retries included, is skipped for the rest of the run, with a warning.
+      - No source is trusted. What a file must be is known from O(endpoint) or O(manifest) before any is asked.
+      - By default the hub at O(endpoint).
+    type: list
+    elements: dict
+    suboptions:
+      type:
+        description:
+          - V(hub) is O(endpoint), or another server that speaks a hub's API, at O(sources[].url).
+          - V(mirror) is any HTTP(S) server or S3-style bucket that serves the files under O(sources[].url).
+          - V(peers) are hosts that serve finished files at C(<url>/blobs/<digest>), as O(publish_blobs) arranges them.
+            One that does not have a file yet answers 404. Every host asks them in another order, and begins with
+            another file, so that a file leaves the hub about once for all of them.
+          - V(directory) is a directory on the target, a network mount or a USB disk for instance.
+        type: str
+        choices: [hub, mirror, peers, directory]
+        required: true
+      url:
+        description:
+          - Base URL of a V(hub) or V(mirror), without user and query. The token is sent to O(endpoint) only.
+          - C({repo}) and C({commit}) in it stand for those of the snapshot.
+        type: str
+      urls:
+        description: Base URLs of V(peers). A host may be among its own.
+        type: list
+        elements: str
+      layout:
+        description:
+          - V(repo) when a V(mirror) serves files at C(<url>/<path>), V(blobs) when at C(<url>/blobs/<digest>).
+        type: str
+        choices: [repo, blobs]
+        default: repo
+      path:
+        description:
+          - Directory of the files, which lie in it at their repository paths or at C(blobs/<digest>).
+          - Links inside it are not followed.
+        type: path
+      link:
+        description:
+          - How files of a V(directory) get into the store. They are read and verified all the same.
+          - V(reflink) shares the bytes until one side is written. V(hardlink) makes it one file, which gets the owner
+            and mode given here under its old name too. Both need one file system that can do that.
+        type: str
+        choices: [copy, reflink, hardlink]
+        default: copy
   token:
     description: Token for private and gated repositories. Mutually exclusive with O(token_file).
     type: str
@@ -263,11 +321,48 @@ damaged:
   type: list
   elements: str
   sample: [model-00017-of-00119.safetensors]
+sources:
+  description: The sources that gave something or were skipped, in the order of O(sources).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    type:
+      description: The type of the source.
+      type: str
+      returned: always
+      sample: peers
+    location:
+      description: Its URL or path.
+      type: str
+      returned: always
+      sample: http://gpu-02:8088
+    files:
+      description: Number of files that it gave, or gave the last bytes of.
+      type: int
+      returned: always
+      sample: 17
+    bytes:
+      description: Bytes that came from it.
+      type: int
+      returned: always
+      sample: 76500000000
+    skipped:
+      description: Whether it was given up because it did not answer.
+      type: bool
+      returned: always
+      sample: false
 elapsed_seconds:
   description: Duration of the module in seconds.
   returned: success
   type: float
   sample: 431.7
+wrong:
+  description: What is wrong with the snapshot, a phrase for each thing.
+  returned: when O(state=verified) fails
+  type: list
+  elements: str
+  sample: ["model-00017-of-00119.safetensors: damaged, wrong digest"]
 file:
   description: The file that no source delivered.
   returned: when a source delivered wrong bytes, or several sources failed
@@ -321,11 +416,28 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent", "verified"], "default": "present"},
     "store": {"type": "path", "default": "/srv/llm/store"},
     "endpoint": {"type": "str", "default": "https://huggingface.co"},
+    "manifest": {"type": "raw"},
+    "sources": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "type": {"type": "str", "choices": ["hub", "mirror", "peers", "directory"], "required": True},
+            "url": {"type": "str"},
+            "urls": {"type": "list", "elements": "str"},
+            "layout": {"type": "str", "choices": ["repo", "blobs"], "default": "repo"},
+            "path": {"type": "path"},
+            "link": {"type": "str", "choices": ["copy", "reflink", "hardlink"], "default": "copy"},
+        },
+        "required_if": [("type", "mirror", ["url"]), ("type", "peers", ["urls"]), ("type", "directory", ["path"])],
+    },
     "token": {"type": "str", "no_log": True},
     "token_file": {"type": "path", "no_log": False},
+    "publish_blobs": {"type": "bool", "default": False},
     "include": {"type": "list", "elements": "str", "default": []},
     "exclude": {"type": "list", "elements": "str", "default": []},
-    "verify": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
+    "verify": {"type": "str", "choices": ["stat", "sample", "full"]},
+    "sample_percent": {"type": "int", "default": 5},
+    "sample_number": {"type": "int"},
     "workers": {"type": "int", "default": 8},
     "reserve_bytes": {"type": "int", "default": 1024**3},
     "owner": {"type": "str"},
@@ -372,26 +484,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-refusals:
-  description: Why each source could not give the file, as C(location) and C(reason).
-  returned: when several sources failed
-  type: list
-  elements: dict
-  sample: [{location: "http://gpu-02:8088", reason: "http://gpu-02:8088/blobs/e3b0 is not there (404)."}]
-    "manifest": {"type": "raw"},
-    "sources": {
-        "type": "list",
-        "elements": "dict",
-        "options": {
-            "type": {"type": "str", "choices": ["hub", "mirror", "peers", "directory"], "required": True},
-            "url": {"type": "str"},
-            "urls": {"type": "list", "elements": "str"},
-            "layout": {"type": "str", "choices": ["repo", "blobs"], "default": "repo"},
-            "path": {"type": "path"},
-            "link": {"type": "str", "choices": ["copy", "reflink", "hardlink"], "default": "copy"},
-        },
-        "required_if": [("type", "mirror", ["url"]), ("type", "peers", ["urls"]), ("type", "directory", ["path"])],
-    },
-    "token": {"type": "str", "no_log": True},
-    "token_file": {"type": "path", "no_log": False},
-    "publish_blobs": {"type": "bool", "default": False},
