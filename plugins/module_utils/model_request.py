@@ -25,13 +25,15 @@ from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection, Hub
 from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
-from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
+from ansible_collections.llmops.vllm.plugins.module_utils.shards import Sample, Wish
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Outcome, SnapshotKeeper
 from ansible_collections.llmops.vllm.plugins.module_utils.sources import parse_sources, shares_bytes
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
+_DAY_SECONDS = 24 * 3600
 _RANGES = {
+    "sample_percent": (1, 100),
     "workers": (1, 16),
     "reserve_bytes": (0, 2**63),
     "stall_timeout_seconds": (1, 3600),
@@ -63,16 +65,20 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
     keeper = _keeper(params, attributes, around)
     if params["state"] == "absent":
         return keeper.absent(revision, params["releases"])
+    verify = params["verify"] or ("full" if params["state"] == "verified" else "stat")
     wish = Wish(
         include=tuple(params["include"]),
         exclude=tuple(params["exclude"]),
-        full=params["state"] == "verified" or params["verify"] == "full",
+        full=verify == "full",
+        sample=_sample(params) if verify == "sample" else Sample(),
         attributes=attributes,
         reserve_bytes=params["reserve_bytes"],
         workers=params["workers"],
         publish=params["publish_blobs"],
         linked=shares_bytes(parse_sources(params["sources"])),
     )
+    if params["state"] == "verified":
+        return keeper.verified(revision, wish, postpone=around.postpone)
     return keeper.present(revision, wish, postpone=around.postpone)
 
 
@@ -90,6 +96,12 @@ def _check_numbers(params: Mapping[str, Any]) -> None:
     for name, (lowest, highest) in _RANGES.items():
         if not lowest <= params[name] <= highest:
             raise InvalidInputError(f"{name} must be from {lowest} to {highest}, not {params[name]}.")
+
+
+def _sample(params: Mapping[str, Any]) -> Sample:
+    number = params["sample_number"]
+    today = int(time.time() // _DAY_SECONDS)
+    return Sample(params["sample_percent"], today if number is None else number)
 
 
 def _attributes(params: Mapping[str, Any], around: Surroundings) -> Attributes:

@@ -38,6 +38,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     make_directory,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
+from ansible_collections.llmops.vllm.plugins.module_utils.verification import problems_of, refusal
 
 
 @dataclass
@@ -139,6 +140,22 @@ class SnapshotKeeper:
             finally:
                 self._close()
 
+    def verified(self, revision: str, wish: Wish, *, postpone: bool = False) -> Outcome:
+        """Check ``revision`` and change nothing. Raises ``LlmopsError`` with all that is wrong as ``wrong``."""
+        with _disk_errors_explained(self._store):
+            try:
+                snapshot, listing = self._identify(revision)
+                todo = self._plan(snapshot, listing, wish)
+                if postpone and todo.long and not self._check_mode:
+                    return self._outcome(todo, postponed=True)
+                self._settle(todo)
+                problems = problems_of(todo)
+                if problems:
+                    raise refusal(todo, problems)
+                return self._outcome(todo)
+            finally:
+                self._close()
+
     def absent(self, commit: str, releases: str) -> Outcome:
         """Remove the snapshot of ``commit`` unless a release under ``releases`` links into it."""
         if not is_commit(commit):
@@ -175,10 +192,7 @@ class SnapshotKeeper:
         self._progress.phase = "waiting"
         with self._locked(snapshot):
             todo = self._plan(snapshot, listing, wish)
-            self._progress.phase = "verifying"
-            self._progress.files = len(todo.unsettled)
-            self._progress.total_bytes = sum(file.size for file in todo.unsettled)
-            settle(todo, self._stop)
+            self._settle(todo)
             preflight(todo, parts)
             applier = Applier(
                 todo,
@@ -190,6 +204,12 @@ class SnapshotKeeper:
             applier.run()
         counters = applier.counters
         return self._outcome(todo, fetched_bytes=counters.received, resumed_bytes=counters.resumed)
+
+    def _settle(self, todo: Plan) -> None:
+        self._progress.phase = "verifying"
+        self._progress.files = len(todo.unsettled)
+        self._progress.total_bytes = sum(file.size for file in todo.unsettled)
+        settle(todo, self._stop)
 
     def _unknown(self, revision: str, error: MissingPackageError) -> Outcome:
         """Return what can be said in check mode on a host that an earlier task would have given ``requests``."""

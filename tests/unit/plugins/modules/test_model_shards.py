@@ -7,31 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.module_utils import http_client
-from ansible_collections.llmops.vllm.plugins.modules import model_shards
 from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub
 
 
 @pytest.fixture
-def run(run_module: Any, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(http_client.RetryPolicy, "pause", lambda *_args: None)
-
-    def call(**params: Any) -> dict[str, Any]:
-        defaults = {
-            "repo": REPO,
-            "store": str(tmp_path / "store"),
-            "releases": str(tmp_path / "releases"),
-            "endpoint": hub.endpoint,
-            "reserve_bytes": 0,
-        }
-        return run_module(model_shards, **{**defaults, **params})
-
-    return call
-
-
-@pytest.fixture
-def snapshot(tmp_path: Path) -> Path:
-    return tmp_path / "store" / "acme--tiny-model" / COMMIT
+def run(run_shards: Any) -> Any:
+    return run_shards
 
 
 def everything(root: Path) -> list[str]:
@@ -206,13 +187,13 @@ def test_a_damaged_shard_is_found_by_full_verification_and_fetched_again(run: An
     data[1000] ^= 1
     shard.write_bytes(data)
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    predicted = run(state="verified", check=True)
+    predicted = run(verify="full", check=True)
     assert predicted["changed"] and predicted["damaged"] == [shard.name]
-    result = run(state="verified")
+    result = run(verify="full")
     assert result["changed"] and result["damaged"] == [shard.name]
     assert result["fetched_bytes"] == len(data)
     assert_content(snapshot, hub)
-    assert not run(state="verified")["changed"]
+    assert not run(verify="full")["changed"]
 
 
 def test_absent_removes_the_snapshot_and_says_what_is_freed(run: Any, snapshot: Path) -> None:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.module_utils import http_client
-from ansible_collections.llmops.vllm.plugins.modules import model_shards
 from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub, git_sha1, sha256_of
 
 SHARD = "model-00002-of-00003.safetensors"
@@ -58,19 +56,8 @@ def serve() -> Iterator[Callable[[Path], WebServer]]:
 
 
 @pytest.fixture
-def run(run_module: Any, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(http_client.RetryPolicy, "pause", lambda *_args: None)
-
-    def call(**params: Any) -> dict[str, Any]:
-        defaults = {"repo": REPO, "store": str(tmp_path / "store"), "endpoint": hub.endpoint, "reserve_bytes": 0}
-        return run_module(model_shards, **{**defaults, **params})
-
-    return call
-
-
-@pytest.fixture
-def snapshot(tmp_path: Path) -> Path:
-    return tmp_path / "store" / "acme--tiny-model" / COMMIT
+def run(run_shards: Any) -> Any:
+    return run_shards
 
 
 def digest(name: str, data: bytes) -> str:
