@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils import cgroups, teardown
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import Cgroup
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import (
@@ -273,7 +274,7 @@ def test_selection_never_holds_self_ancestors_pid_1_kernel_threads_or_foreigners
 
 
 @given(process_tables(), selectors(), holders, st.randoms())
-def test_plan_is_stable_whatever_the_order_in_which_processes_are_read(
+def test_plan_is_stable_whatever_the_order_in_which_processes_are_read_and_when_it_is_made_again(
     processes: dict[int, Process], selector: Selector, held: dict[int, tuple[str, ...]], random: Any
 ) -> None:
     first = made(selector, processes, holders=held)
@@ -282,6 +283,9 @@ def test_plan_is_stable_whatever_the_order_in_which_processes_are_read(
     again = made(selector, dict(shuffled), holders=dict(sorted(held.items(), reverse=True)))
     assert pids(again.targets) == pids(first.targets)
     assert again == first
+    later = made(selector, processes, [target.process for target in first.targets], holders=held)
+    assert pids(later.targets) == pids(first.targets)
+    assert later.foreign == first.foreign
 
 
 @given(process_tables(), selectors(), holders)
@@ -293,3 +297,70 @@ def test_every_blocking_process_is_alive_to_the_operator_and_not_a_target(
     for pid in held:
         if pid in processes and processes[pid].alive:
             assert pid in pids(found.targets) + pids(found.blocking)
+
+
+EVERYTHING = Selector(groups=(Cgroup(("",), "/"),), owner_uid=OWNER)
+OF_ONE = Selector(owner_uid=OWNER, include=frozenset({"group"}))
+
+
+def without_unit(planner: Any, one: Process, unit: str | None) -> bool:
+    return set(one.uids) <= planner._owner_uids
+
+
+def without_user(planner: Any, one: Process, unit: str | None) -> bool:
+    return unit is None
+
+
+# What must not be selected, and the guard: an attribute of the library with what it is without the guard.
+GUARDS: dict[str, tuple[Selector, dict[int, Process], dict[str, Any], int, tuple[Any, str, Any]]] = {
+    "this module": (EVERYTHING, table(), {}, SELF, (teardown, "protected_pids", lambda *_: {0, 1, 2, 40})),
+    "its ancestors": (EVERYTHING, table(), {}, 40, (teardown, "protected_pids", lambda *_: {0, 1, 2, SELF})),
+    "PID 1": (EVERYTHING, table(), {}, 1, (teardown, "protected_pids", lambda *_: {0, 2, 40, SELF})),
+    "kernel threads": (EVERYTHING, table(), {}, 2, (teardown, "protected_pids", lambda *_: {0, 1, 40, SELF})),
+    "another user": (
+        OF_ONE,
+        table(process(60, uid=OTHER)),
+        {"holders": {60: ("port",)}},
+        60,
+        (teardown._Planner, "_is_ours", without_user),
+    ),
+    "another unit": (
+        OF_ONE,
+        table(process(60, unit="vllm@glm.service")),
+        {"holders": {60: ("port",)}},
+        60,
+        (teardown._Planner, "_is_ours", without_unit),
+    ),
+    "a unit whose name begins alike": (
+        GROUP,
+        table(process(60, unit=UNIT + "x")),
+        {},
+        60,
+        (cgroups, "is_below", lambda path, top: bool(path) and path.startswith(top)),
+    ),
+    "zombies": (GROUP, table(process(60, unit=UNIT, state="Z")), {}, 60, (Process, "alive", True)),
+    "the group of this module": (
+        OF_ONE,
+        table(process(60, pgid=40), process(61, pgid=40)),
+        {"holders": {60: ("port",)}},
+        61,
+        (teardown, "protected_pids", lambda *_: set()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_without_its_guard_a_plan_would_select(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    selector, processes, around, spared, guard = GUARDS[name]
+    assert spared not in pids(made(selector, processes, **around).targets)
+    monkeypatch.setattr(*guard)
+    assert spared in pids(made(selector, processes, **around).targets)
+
+
+def test_without_the_start_time_the_successor_of_a_known_process_would_be_selected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, successor = process(60), process(60, start_ticks=601)
+    assert made(Selector(), table(successor), known=[before]) == Plan()
+    monkeypatch.setattr(Process, "identity", property(lambda one: one.pid))
+    assert pids(made(Selector(), table(successor), known=[before]).targets) == [60]
