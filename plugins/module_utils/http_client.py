@@ -4,8 +4,8 @@
 """HTTP GET for a model hub and the content networks behind it.
 
 Redirects are followed here and not by ``requests``, because the token may only go to the endpoint's own origin:
-signed URLs answer 400 to a second credential, and whoever receives a token can use it. ``trust_env`` stays off, as a
-netrc entry would replace the token; proxies and the CA bundle are still taken from the environment.
+signed URLs answer 400 to a second credential, and whoever receives a token can use it. A netrc entry would replace the
+token and is never read.
 """
 
 from __future__ import annotations
@@ -15,29 +15,35 @@ import email.utils
 import http.client
 import importlib
 import json
-import os
-import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     InvalidInputError,
     LlmopsError,
     PreconditionError,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.http_errors import (
+    CONNECT_TIMEOUT_SECONDS,
+    certificate_problem,
+    transport_reason,
+    tunnel_status,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.http_session import Sessions
 
 MAX_REDIRECTS = 5
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 _REDIRECTS = (301, 302, 303, 307, 308)
 _RETRYABLE = (408, 425, 429, 500, 502, 503, 504)
-_CONNECT_TIMEOUT_SECONDS = 10.0
 _DRAIN_BYTES = 64 * 1024
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _LONGEST_PAUSE_SECONDS = 900.0
+_PROXY_REFUSALS = ("403", "407")
 
 T = TypeVar("T")
 
@@ -67,9 +73,10 @@ class RetryPolicy:
     jitter: Callable[[], float]
 
     def pause(self, failures: int, error: TransferError) -> None:
-        """Wait as long as the server asked for, else 1, 2, 4 ... 30 seconds less up to one half."""
+        """Wait as long as the server asked for and some more, else 1, 2, 4 ... 30 seconds less up to one half."""
         if error.retry_after_seconds is not None:
-            self.sleep(min(error.retry_after_seconds, _LONGEST_PAUSE_SECONDS) + self.jitter())
+            seconds = min(error.retry_after_seconds, _LONGEST_PAUSE_SECONDS)
+            self.sleep(seconds + self.jitter() * max(1.0, seconds / 10.0))
             return
         self.sleep(min(30.0, 2.0 ** (failures - 1)) * (1.0 - self.jitter() / 2.0))
 
@@ -160,10 +167,20 @@ class Answer(Protocol):
 class Response:
     """An answer whose body has not been read yet. ``foreign`` says that it came from outside the endpoint's origin."""
 
-    def __init__(self, answer: Any, url: str, foreign: bool, stall_seconds: float, errors: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        answer: Any,
+        url: str,
+        *,
+        foreign: bool,
+        stall_seconds: float,
+        errors: tuple[Any, ...],
+        bandwidth: Bandwidth | None = None,
+    ) -> None:
         self._answer = answer
         self._stall_seconds = stall_seconds
         self._errors = errors
+        self._bandwidth = bandwidth
         self.url = url
         self.foreign = foreign
         self.status: int = answer.status_code
@@ -182,18 +199,26 @@ class Response:
         self.close()
 
     def read_into(self, view: memoryview) -> int:
-        """Fill ``view`` from the body and return the number of bytes, 0 at its end; raises ``TransferError``."""
+        """Fill ``view`` from the body and return the number of bytes, 0 at its end; raises ``TransferError``.
+
+        Under a limit on the bandwidth it fills less, and returns when the next bytes may come.
+        """
+        if self._bandwidth:
+            view = view[: self._bandwidth.read_bytes]
         try:
-            return int((self._inner or self._answer.raw).readinto(view))
+            count = int((self._inner or self._answer.raw).readinto(view))
         except self._errors as error:
-            raise TransferError(_transport_reason(error, self._stall_seconds)) from error
+            raise TransferError(transport_reason(error, self._stall_seconds)) from error
+        if self._bandwidth:
+            self._bandwidth.take(count)
+        return count
 
     def document(self) -> Any:
         """Return the body as JSON; raises ``TransferError`` when it breaks off or is something else."""
         try:
             body = self._answer.raw.read(MAX_DOCUMENT_BYTES + 1, decode_content=True)
         except self._errors as error:
-            raise TransferError(_transport_reason(error, self._stall_seconds)) from error
+            raise TransferError(transport_reason(error, self._stall_seconds)) from error
         if len(body) > MAX_DOCUMENT_BYTES:
             raise LlmopsError(f"{without_query(self.url)} answered with more than {MAX_DOCUMENT_BYTES} bytes of JSON.")
         try:
@@ -223,7 +248,11 @@ class Response:
 
 
 class HttpClient:
-    """Requests for one endpoint, one ``requests`` session per thread. ``requests_made`` counts every hop."""
+    """Requests for one endpoint. ``requests_made`` counts every hop.
+
+    ``proxy`` (an http(s) URL) takes the place of the environment's proxies; ``bandwidth`` limits the bodies that are
+    read with ``read_into``.
+    """
 
     def __init__(
         self,
@@ -233,23 +262,30 @@ class HttpClient:
         token: str | None = None,
         ca_path: str | None = None,
         stall_seconds: float = 30.0,
+        proxy: str | None = None,
+        bandwidth: Bandwidth | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self.endpoint = check_endpoint(endpoint)
         self.requests_made = 0
         self._origin = origin_of(endpoint)
         self._requests = requests
         self._token = token
-        self._ca_path = ca_path
-        self._verify = _ca_bundle(ca_path)
+        self._sessions = sessions or Sessions(requests, ca_path=ca_path, proxy=proxy)
         self._stall_seconds = stall_seconds
+        self._bandwidth = bandwidth
         self._errors = (importlib.import_module("urllib3").exceptions.HTTPError, http.client.HTTPException, OSError)
         self._lock = threading.Lock()
-        self._local = threading.local()
-        self._sessions: list[Any] = []
 
     def sibling(self, endpoint: str) -> HttpClient:
-        """Return a client with the same settings for another endpoint, without the token."""
-        return HttpClient(endpoint, requests=self._requests, ca_path=self._ca_path, stall_seconds=self._stall_seconds)
+        """Return a client with the same settings and limits for another endpoint, without the token."""
+        return HttpClient(
+            endpoint,
+            requests=self._requests,
+            stall_seconds=self._stall_seconds,
+            bandwidth=self._bandwidth,
+            sessions=self._sessions,
+        )
 
     def get(self, url: str, headers: Mapping[str, str], conditions: Mapping[str, str] | None = None) -> Response:
         """Follow ``url`` to its answer, whatever the status.
@@ -259,6 +295,9 @@ class HttpClient:
         """
         for _hop in range(MAX_REDIRECTS + 1):
             response = self._send(url, self._headers_for(origin_of(url), headers, conditions or {}))
+            if response.status == 407:
+                response.close()
+                raise self._refused_by_proxy(url, "407")
             location = response.headers.get("Location") if response.status in _REDIRECTS else None
             if location is None:
                 return response
@@ -267,9 +306,8 @@ class HttpClient:
         raise LlmopsError(f"{without_query(url)} redirects more than {MAX_REDIRECTS} times; check the endpoint.")
 
     def close(self) -> None:
-        """Close all sessions."""
-        for session in self._sessions:
-            session.close()
+        """Close all connections, those of its siblings too."""
+        self._sessions.close()
 
     def _headers_for(self, origin: str, headers: Mapping[str, str], conditions: Mapping[str, str]) -> dict[str, str]:
         result = {"Accept-Encoding": "identity", "User-Agent": "llmops.vllm", **headers}
@@ -283,39 +321,47 @@ class HttpClient:
         with self._lock:
             self.requests_made += 1
         try:
-            answer = self._session().get(
+            answer = self._sessions.get().get(
                 url,
                 headers=headers,
                 stream=True,
                 allow_redirects=False,
-                timeout=(_CONNECT_TIMEOUT_SECONDS, self._stall_seconds),
-                verify=self._verify,
-                proxies=self._requests.utils.get_environ_proxies(url),
+                timeout=(CONNECT_TIMEOUT_SECONDS, self._stall_seconds),
+                proxies=self._sessions.proxies(url),
             )
         except (self._requests.exceptions.RequestException, *self._errors) as error:
             raise self._explained(url, error) from error
-        return Response(answer, url, origin_of(url) != self._origin, self._stall_seconds, self._errors)
-
-    def _session(self) -> Any:
-        session = getattr(self._local, "session", None)
-        if session is None:
-            session = self._local.session = self._requests.Session()
-            session.trust_env = False
-            with self._lock:
-                self._sessions.append(session)
-        return session
+        return Response(
+            answer,
+            url,
+            foreign=origin_of(url) != self._origin,
+            stall_seconds=self._stall_seconds,
+            errors=self._errors,
+            bandwidth=self._bandwidth,
+        )
 
     def _explained(self, url: str, error: BaseException) -> Exception:
         exceptions = self._requests.exceptions
         host = urlsplit(url).netloc.rpartition("@")[2]
-        if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
+        untrusted = certificate_problem(error)
+        if untrusted:
             return LlmopsError(
-                f"The TLS certificate of {host} cannot be verified ({_last_words(error)}); give the CA with ca_path, "
+                f"The TLS certificate of {host} cannot be verified ({untrusted}); give the CA with ca_path, "
                 "or correct the endpoint."
             )
         if isinstance(error, (exceptions.InvalidURL, exceptions.InvalidSchema, exceptions.InvalidHeader)):
             return LlmopsError(f"{without_query(url)} cannot be requested: it is not a usable URL.")
-        return TransferError(f"{host}: {_transport_reason(error, self._stall_seconds)}")
+        tunnel = tunnel_status(error)
+        if tunnel in _PROXY_REFUSALS:
+            return self._refused_by_proxy(url, tunnel)
+        return TransferError(f"{host}: {transport_reason(error, self._stall_seconds)}")
+
+    def _refused_by_proxy(self, url: str, status: str) -> LlmopsError:
+        host = urlsplit(url).netloc.rpartition("@")[2]
+        return LlmopsError(
+            f"The proxy {self._sessions.proxy_host(url)} does not lead to {host} (status {status}); correct user and "
+            "password in its URL, its rules, or NO_PROXY."
+        )
 
     def _redirect_target(self, url: str, location: str) -> str:
         target = urljoin(url, location)
@@ -344,52 +390,14 @@ def retry_after_seconds(headers: Mapping[str, str], now: Callable[[], float] = t
     if value:
         with contextlib.suppress(ValueError, TypeError):
             return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now())
-    for item in headers.get("RateLimit", "").split(";"):
-        name, _equals, number = item.strip().partition("=")
-        if name == "t" and number.isdecimal():
-            return float(number)
-    return None
+    return _rate_limit_seconds(headers.get("RateLimit", ""))
 
 
-def _ca_bundle(ca_path: str | None) -> str | bool:
-    path = ca_path or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-    if not path:
-        return True
-    if not os.path.exists(path):
-        raise InvalidInputError(f"The CA bundle {path} does not exist on this host; correct ca_path.")
-    return path
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    pending: list[Any] = [error]
-    while pending:
-        current = pending.pop()
-        if isinstance(current, BaseException) and id(current) not in seen:
-            seen.add(id(current))
-            yield current
-            pending += [current.__cause__, current.__context__, getattr(current, "reason", None), *current.args]
-
-
-def _last_words(error: BaseException) -> str:
-    for cause in _causes(error):
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return str(cause.verify_message)
-    return type(error).__name__
-
-
-def _transport_reason(error: BaseException, stall_seconds: float) -> str:
-    """Say what happened without the exception's own text, which may hold a signed URL."""
-    names = {type(cause).__name__ for cause in _causes(error)}
-    reasons = (
-        ({"ProxyError"}, "the proxy refused or failed"),
-        ({"NameResolutionError", "gaierror"}, "the name cannot be resolved (DNS)"),
-        ({"ConnectionRefusedError"}, "the connection was refused"),
-        ({"ConnectTimeoutError", "ConnectTimeout"}, f"no connection within {_CONNECT_TIMEOUT_SECONDS:g} seconds"),
-        ({"ReadTimeoutError", "TimeoutError", "timeout"}, f"no byte arrived for {stall_seconds:g} seconds"),
-        ({"SSLError", "SSLEOFError", "SSLZeroReturnError"}, "the TLS connection failed"),
-    )
-    for known, reason in reasons:
-        if names & known:
-            return reason
-    return f"the connection broke ({type(error).__name__})"
+def _rate_limit_seconds(value: str) -> float | None:
+    """Return when the last of the used up windows in ``"name";r=left;t=seconds, ...`` ends."""
+    pauses = []
+    for window in value.split(","):
+        parameters = dict(item.strip().partition("=")[::2] for item in window.split(";"))
+        if parameters.get("t", "").isdecimal() and parameters.get("r", "0") == "0":
+            pauses.append(float(parameters["t"]))
+    return max(pauses, default=None)

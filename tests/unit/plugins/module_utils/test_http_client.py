@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
@@ -26,6 +28,8 @@ from ansible_collections.llmops.vllm.tests.unit.hub_server import REPO, Hub
         ({"Retry-After": "soon"}, None),
         ({"RateLimit": '"resolvers";r=0;t=55'}, 55.0),
         ({"Retry-After": "3", "RateLimit": '"api";r=0;t=55'}, 3.0),
+        ({"RateLimit": '"api";r=0;t=55, "resolvers";r=0;t=70, "pages";r=9;t=290'}, 70.0),
+        ({"RateLimit": "limit"}, None),
     ],
 )
 def test_the_pause_that_a_server_asks_for_is_understood(headers: dict[str, str], seconds: float | None) -> None:
@@ -40,6 +44,15 @@ def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     RetryPolicy(1, sleep=pauses.append, jitter=lambda: 1.0).pause(3, TransferError("it broke"))
     assert pauses[-1] == 2.0
+
+
+def test_a_pause_that_was_asked_for_is_kept_and_spread_by_a_tenth() -> None:
+    pauses: list[float] = []
+    for jitter in itertools.repeat(0.0), itertools.repeat(1.0):
+        policy = RetryPolicy(1, sleep=pauses.append, jitter=jitter.__next__)
+        for seconds in (5.0, 200.0, 1e9):
+            policy.pause(1, TransferError("later", seconds))
+    assert pauses == [5.0, 200.0, 900.0, 6.0, 220.0, 990.0]
 
 
 def test_what_keeps_failing_is_reported_with_its_last_reason() -> None:

@@ -1,0 +1,40 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A limit on bytes per second that all threads of a run share: a token bucket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+_BURST_SECONDS = 0.25
+_SMALLEST_READ_BYTES = 16 * 1024
+LEAST_BYTES_PER_SECOND = 64 * 1024
+
+
+class Bandwidth:
+    """What may still be taken now, and how long to wait where it is more.
+
+    ``bytes_per_second`` holds for every stretch of time but for a burst of a quarter of a second. ``monotonic`` counts
+    seconds; ``sleep`` takes seconds and may return early, for example when the run is to stop.
+    """
+
+    def __init__(
+        self, bytes_per_second: int, *, monotonic: Callable[[], float], sleep: Callable[[float], object]
+    ) -> None:
+        self._rate = float(bytes_per_second)
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._paid_until = monotonic()
+        self.read_bytes = max(_SMALLEST_READ_BYTES, int(self._rate * _BURST_SECONDS))
+
+    def take(self, count: int) -> None:
+        """Pay for ``count`` bytes that arrived: return when the rate allows the next ones."""
+        with self._lock:
+            now = self._monotonic()
+            self._paid_until = max(self._paid_until, now - _BURST_SECONDS) + count / self._rate
+            debt = self._paid_until - now
+        if debt > 0:
+            self._sleep(debt)

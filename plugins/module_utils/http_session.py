@@ -1,0 +1,116 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sessions of ``requests``: one per thread, one TLS context for all of them, proxies by parameter or environment.
+
+Left to itself, the library under ``requests`` parses the whole CA bundle again for every connection, which costs 20 to
+30 milliseconds and most of a megabyte each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+
+_POOLS = 64  # origins whose connections a thread keeps open; peers are many
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+class Sessions:
+    """``requests`` sessions that trust nothing of the environment but proxies and the CA bundle.
+
+    ``proxy`` (an http(s) URL) is used for everything but the hosts in ``NO_PROXY``; without it the environment decides.
+    Raises ``InvalidInputError`` when the CA bundle or the proxy cannot be used.
+    """
+
+    def __init__(self, requests: Any, *, ca_path: str | None = None, proxy: str | None = None) -> None:
+        self._requests = requests
+        self._proxy = check_proxy(proxy) if proxy else None
+        self._make_adapter = _adapter_factory(requests, _tls_context(requests, ca_path))
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._sessions: list[Any] = []
+
+    def get(self) -> Any:
+        """Return the session of this thread."""
+        session = getattr(self._local, "session", None)
+        if session is None:
+            session = self._local.session = self._requests.Session()
+            session.trust_env = False
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, self._make_adapter())
+            with self._lock:
+                self._sessions.append(session)
+        return session
+
+    def proxies(self, url: str) -> dict[str, str]:
+        """Return the proxies for ``url`` as ``requests`` takes them."""
+        if self._proxy is None:
+            found: dict[str, str] = self._requests.utils.get_environ_proxies(url)
+            return found
+        if self._requests.utils.should_bypass_proxies(url, no_proxy=None):
+            return {}
+        return {"http": self._proxy, "https": self._proxy}
+
+    def proxy_host(self, url: str) -> str | None:
+        """Return ``host:port`` of the proxy for ``url``, fit for a message, None when there is none."""
+        proxy = self._requests.utils.select_proxy(url, self.proxies(url))
+        if not proxy:
+            return None
+        return urlsplit(proxy if "//" in proxy else f"//{proxy}").netloc.rpartition("@")[2]
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            for session in self._sessions:
+                session.close()
+
+
+def check_proxy(proxy: str) -> str:
+    """Return ``proxy`` when it is an http(s) URL, else raise ``InvalidInputError`` without a password in it."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(proxy)
+        place = (parts.hostname, parts.port or True)
+        if parts.scheme in ("http", "https") and all(place) and not (parts.path.strip("/") or parts.query):
+            return proxy
+    raise InvalidInputError("proxy must be an http(s) URL of a host and a port, as in http://proxy.example.com:3128.")
+
+
+def _tls_context(requests: Any, ca_path: str | None) -> ssl.SSLContext:
+    """Return a context as urllib3 makes it, so that the check of host names is the one of its version."""
+    name = next((variable for variable in _CA_VARIABLES if os.environ.get(variable)), "")
+    path = ca_path or os.environ.get(name) or requests.certs.where()
+    source = "ca_path" if ca_path else name or "the CA bundle of the Python package requests"
+    context: ssl.SSLContext = importlib.import_module("urllib3.util.ssl_").create_urllib3_context()
+    if not os.path.exists(path):
+        raise InvalidInputError(f"The CA bundle {path} does not exist on this host; correct {source}.")
+    try:
+        context.load_verify_locations(**{"capath" if os.path.isdir(path) else "cafile": path})
+    except OSError as error:  # ssl.SSLError is one
+        reason = "holds no certificate" if isinstance(error, ssl.SSLError) else "cannot be read by this user"
+        raise InvalidInputError(f"The CA bundle {path} {reason}; correct {source}.") from error
+    return context
+
+
+def _adapter_factory(requests: Any, context: ssl.SSLContext) -> Callable[[], Any]:
+    class Adapter(requests.adapters.HTTPAdapter):  # type: ignore[misc]
+        def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+            super().init_poolmanager(*args, ssl_context=context, **kwargs)
+
+        def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
+            return super().proxy_manager_for(proxy, ssl_context=context, **kwargs)
+
+        def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+            """Demand a certificate; what is trusted is in the context already."""
+            del url, verify, cert
+            conn.cert_reqs = "CERT_REQUIRED"
+
+    return lambda: Adapter(pool_connections=_POOLS)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import threading
+
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+
+
+@given(
+    rate=st.integers(1, 10**9),
+    steps=st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 3)), min_size=1, max_size=40),
+)
+def test_the_rate_is_never_exceeded_but_for_a_short_burst(rate: int, steps: list[tuple[int, float]]) -> None:
+    clock = Clock()
+    bandwidth = Bandwidth(rate, monotonic=clock, sleep=clock.sleep)
+    taken = 0
+    for count, pause in steps:
+        clock.now += pause
+        bandwidth.take(count)
+        taken += count
+        assert taken <= rate * (clock.now - 100.0 + 0.25) * 1.000001 + 1
+
+
+def test_a_steady_stream_runs_at_the_rate() -> None:
+    clock = Clock()
+    bandwidth = Bandwidth(1_000_000, monotonic=clock, sleep=clock.sleep)
+    for _read in range(100):
+        bandwidth.take(100_000)
+    assert 9.7 <= clock.now - 100.0 <= 10.0
+
+
+def test_what_was_not_used_for_an_hour_is_not_made_up_for() -> None:
+    clock = Clock()
+    bandwidth = Bandwidth(1_000, monotonic=clock, sleep=clock.sleep)
+    clock.now += 3600
+    bandwidth.take(10_000)
+    assert 9.7 <= clock.slept <= 10.0
+
+
+def test_a_slow_reader_pays_nothing() -> None:
+    clock = Clock()
+    bandwidth = Bandwidth(1_000_000, monotonic=clock, sleep=clock.sleep)
+    for _read in range(10):
+        clock.now += 0.26
+        bandwidth.take(bandwidth.read_bytes)
+    assert clock.slept == 0.0
+
+
+def test_threads_share_one_rate() -> None:
+    debts: list[float] = []
+    bandwidth = Bandwidth(1_000, monotonic=lambda: 0.0, sleep=debts.append)
+    threads = [threading.Thread(target=bandwidth.take, args=(1_000,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(debts) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_reads_are_small_enough_for_a_low_rate_to_flow_evenly() -> None:
+    assert Bandwidth(100_000, monotonic=lambda: 0.0, sleep=lambda _s: None).read_bytes == 25_000
+    assert Bandwidth(1, monotonic=lambda: 0.0, sleep=lambda _s: None).read_bytes == 16 * 1024
