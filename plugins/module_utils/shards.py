@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from ansible_collections.llmops.vllm.plugins.module_utils import hf_metadata
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.blobs import is_sole_name, published
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
@@ -75,7 +76,8 @@ class Plan:
     """What differs. ``unsettled`` files have to be read before it is known whether they are right.
 
     ``housekeeping`` is work that changes nothing an operator sees: fresh ``stat`` values, parts nobody needs any more.
-    ``freed`` are the bytes by path that go with damaged files; those with ``marks`` are repaired while ``repairing``.
+    ``unlabelled`` files lack the metadata of the hub's own client. ``freed`` are the bytes by path that go with damaged
+    files; those with ``marks`` are repaired while ``repairing``.
     """
 
     snapshot: Snapshot
@@ -89,6 +91,7 @@ class Plan:
     unsettled: list[RepoFile] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
     unpublished: list[RepoFile] = field(default_factory=list)
+    unlabelled: list[RepoFile] = field(default_factory=list)
     housekeeping: bool = False
     freed: dict[str, int] = field(default_factory=dict)
     marks: dict[str, str] = field(default_factory=dict)
@@ -148,6 +151,9 @@ def plan(snapshot: Snapshot, listing: Listing, known: Manifest | None, wish: Wis
         _plan_file(result, file)
     _plan_blobs(result)
     _plan_manifest(result, known)
+    if hf_metadata.is_wanted(listing):
+        result.unlabelled = [file for file in selected if hf_metadata.is_missing(snapshot, file)]
+    result.housekeeping |= bool(result.unlabelled)
     result.housekeeping |= bool(stale_parts(snapshot, listing, result.records))
     return result
 
@@ -268,7 +274,7 @@ def _check_room(result: Plan, parts: Callable[[RepoFile], Part]) -> None:
     check_room(
         result.snapshot.path,
         needed_bytes=0 if result.wish.linked else max(0, result.fetch_bytes - arrived - freed),
-        needed_inodes=len(result.fetch) + len(missing_directories),
+        needed_inodes=len(result.fetch) + len(result.unlabelled) + 2 * len(missing_directories),
         reserve_bytes=result.wish.reserve_bytes,
     )
 

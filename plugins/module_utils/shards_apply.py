@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 
+from ansible_collections.llmops.vllm.plugins.module_utils import hf_metadata
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.blobs import publish, withdraw
 from ansible_collections.llmops.vllm.plugins.module_utils.download import Transfer, fetch_all
@@ -80,6 +82,9 @@ class Applier:
             raise
         for file in todo.unpublished:
             self._publish(file)
+        if hf_metadata.is_wanted(todo.listing):
+            for file in {*todo.unlabelled, *todo.fetch}:
+                hf_metadata.write(todo.snapshot, file, todo.wish.attributes, time.time)
         self._save_manifest()
         self._remove_stale_parts()
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.hf_metadata import HF_DIRECTORY
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import RESERVED_DIRECTORY, Listing
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Plan
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Snapshot, directory_status
 
-HF_DIRECTORY = ".cache"
 _SHOWN = 10
 
 

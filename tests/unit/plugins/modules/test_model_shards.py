@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub
+from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub, git_sha1, sha256_of
 
 
 @pytest.fixture
@@ -216,3 +217,31 @@ def test_absent_refuses_while_a_release_links_into_the_snapshot(run: Any, snapsh
         result = run(state="absent", revision=COMMIT, check=check)
         assert result["failed"] and "kimi/3f2a9c" in result["msg"] and result["used_by"] == ["kimi/3f2a9c"]
     assert snapshot.is_dir()
+
+
+def test_the_metadata_of_the_hubs_own_client_lies_beside_and_is_no_change(run: Any, hub: Hub, snapshot: Path) -> None:
+    run(file_mode="0640", directory_mode="0750")
+    folder = snapshot / ".cache" / "huggingface" / "download"
+    for name, data in hub.files.items():
+        commit, etag, seconds = (folder / f"{name}.metadata").read_text().splitlines()
+        assert (commit, etag) == (COMMIT, sha256_of(data) if name.endswith(".safetensors") else git_sha1(data))
+        assert os.stat(snapshot / name).st_mtime <= float(seconds)
+    assert os.stat(folder).st_mode & 0o7777 == 0o750
+    assert os.stat(folder / "config.json.metadata").st_mode & 0o7777 == 0o640
+    shutil.rmtree(snapshot / ".cache")
+    assert not run(revision=COMMIT, file_mode="0640", directory_mode="0750")["changed"]
+    assert (folder / "config.json.metadata").exists()
+    (snapshot / "config.json").unlink()
+    os.utime(folder / "config.json.metadata", (0, 0))
+    (folder / "config.json.metadata").write_text("old")
+    run(file_mode="0640", directory_mode="0750")
+    assert (folder / "config.json.metadata").read_text().startswith(COMMIT)
+    assert not run(state="verified", file_mode="0640", directory_mode="0750").get("failed")
+
+
+def test_a_repository_with_files_of_that_name_keeps_them(run: Any, hub: Hub, snapshot: Path) -> None:
+    hub.files[".cache/huggingface/download/config.json.metadata"] = b"from the repository"
+    run()
+    assert_content(snapshot, hub)
+    assert not (snapshot / ".cache" / "huggingface" / "download" / "empty.metadata").exists()
+    assert not run(revision=COMMIT)["changed"]
