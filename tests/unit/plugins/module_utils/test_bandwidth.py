@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -20,6 +20,7 @@ class Clock:
         self.slept += seconds
 
 
+@settings(deadline=None)
 @given(
     rate=st.integers(1, 10**9),
     steps=st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 3)), min_size=1, max_size=40),
