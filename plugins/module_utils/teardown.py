@@ -22,12 +22,17 @@ ORPHAN_TITLE = re.compile(r"VLLM::\S+")
 
 @dataclass(frozen=True)
 class PidFile:
-    """What a PID file says; who wrote it, and when in seconds since boot, decide whether it is believed."""
+    """What a PID file says; who wrote it, and when in seconds since boot, decide whether it is believed.
+
+    ``start_ticks`` is that of the process which had the PID when the file was read: whoever gets the PID later is not
+    meant. None when there was no such process.
+    """
 
     path: str
     pid: int
     owner_uid: int
     written_seconds: float
+    start_ticks: int | None
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,7 @@ class _Planner:
     def _select_from_pid_file(self) -> None:
         written = self._selector.pid_file
         process = self._processes.get(written.pid) if written else None
-        if written is None or process is None:
+        if written is None or process is None or process.start_ticks != written.start_ticks:
             return
         # A process younger than the file that names it only inherited the number.
         if self._around.started_seconds(process) > written.written_seconds + 1.0:

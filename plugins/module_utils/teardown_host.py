@@ -68,7 +68,9 @@ def read_pid_file(path: str, now: float, proc: ProcFs) -> PidFile | None:
         text = stream.read(64).strip() if stat.S_ISREG(status.st_mode) else b""
     if not re.fullmatch(rb"[0-9]{1,10}", text) or int(text) == 0:
         raise InvalidInputError(f"pid_file {path} does not hold a process id; name the file that the service writes.")
-    return PidFile(path, int(text), status.st_uid, proc.boot_seconds(max(0.0, now - status.st_mtime)))
+    process = proc.process(int(text))
+    written = proc.boot_seconds(max(0.0, now - status.st_mtime))
+    return PidFile(path, int(text), status.st_uid, written, process.start_ticks if process else None)
 
 
 def find_devices(patterns: Iterable[str]) -> dict[int, str]:

@@ -167,14 +167,23 @@ def test_exe_and_title_match_as_a_whole_and_only_the_owners() -> None:
 @pytest.mark.parametrize(
     ("written", "selected"),
     [
-        (PidFile("/run/x", 60, 0, 100.0), True),
-        (PidFile("/run/x", 60, OWNER, 100.0), True),
-        (PidFile("/run/x", 60, OTHER, 100.0), False),
-        (PidFile("/run/x", 60, 0, 98.0), False),
-        (PidFile("/run/x", SELF, 0, 100.0), False),
-        (PidFile("/run/x", 1, 0, 100.0), False),
+        (PidFile("/run/x", 60, 0, 100.0, 600), True),
+        (PidFile("/run/x", 60, OWNER, 100.0, 600), True),
+        (PidFile("/run/x", 60, OTHER, 100.0, 600), False),
+        (PidFile("/run/x", 60, 0, 98.0, 600), False),
+        (PidFile("/run/x", 60, 0, 100.0, 599), False),
+        (PidFile("/run/x", SELF, 0, 100.0, SELF * 10), False),
+        (PidFile("/run/x", 1, 0, 100.0, 10), False),
     ],
-    ids=["root's", "its own", "a stranger's", "older than the process", "names this module", "names PID 1"],
+    ids=[
+        "root's",
+        "its own",
+        "a stranger's",
+        "older than the process",
+        "read when another had the number",
+        "names this module",
+        "names PID 1",
+    ],
 )
 def test_pid_file_is_believed_by_owner_and_age(written: PidFile, selected: bool) -> None:
     found = made(Selector(pid_file=written), table(process(60)), started_seconds=lambda one: 99.5)
@@ -197,7 +206,7 @@ def test_session_of_a_known_process_is_followed_after_its_death_unless_it_is_a_n
 
 def test_owner_that_a_pid_file_established_outlives_its_process() -> None:
     dead = process(61, sid=60)
-    selector = Selector(pid_file=PidFile("/run/x", 61, 0, 9.0), include=frozenset({"session"}))
+    selector = Selector(pid_file=PidFile("/run/x", 61, 0, 9.0, 610), include=frozenset({"session"}))
     found = made(selector, table(process(62, sid=60), process(63, sid=60, uid=OTHER)), known=[dead])
     assert (pids(found.targets), pids(found.foreign)) == ([62], [63])
 
@@ -246,7 +255,7 @@ def selectors(draw: st.DrawFn) -> Selector:
         owner_uid=draw(st.sampled_from([OWNER, 0, None])),
         main_pid=draw(st.integers(0, SELF)),
         pid_file=draw(
-            st.none() | st.builds(PidFile, st.just("/run/x"), st.integers(1, SELF), st.just(0), st.just(9.0))
+            st.none() | st.builds(lambda pid: PidFile("/run/x", pid, 0, 9.0, pid * 10), st.integers(1, SELF))
         ),
         orphans=draw(st.booleans()),
         title=draw(st.sampled_from([None, re.compile("python x")])),
