@@ -37,6 +37,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress impo
 
 _READ_BYTES = 1024 * 1024
 _SYNC_BYTES = 256 * 1024 * 1024
+_COMPRESSIONS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")
 _JOURNAL_FROM_BYTES = 4 * 1024 * 1024
 
 
@@ -187,6 +188,7 @@ class Transfer:
         with source.asked(self._file, headers, conditions) as answer:
             self._answered = True
             self._last_url = without_query(answer.url)
+            _check_plain(answer)
             self._accept(source, answer, offset)
             self._origin, self._etag = origin_of(answer.url), answer.headers.get("ETag", "")
             if self._file.size > _JOURNAL_FROM_BYTES:
@@ -293,20 +295,27 @@ def fetch_all(
         for file in group:
             if stop.is_set():
                 raise StoppedError
-            fetch(file)
+            try:
+                fetch(file)
+            except (StoppedError, WrongDigestError):
+                raise
+            except BaseException:
+                stop.set()  # here, or this worker takes up the next file before the caller has seen the failure
+                raise
 
     with ThreadPoolExecutor(max_workers=workers) as pool:
         try:
-            failures, stopped = _collect([pool.submit(fetch_group, group) for group in groups.values()], stop)
-        finally:
+            failures, stopped = _collect([pool.submit(fetch_group, group) for group in groups.values()])
+        except BaseException:
             stop.set()
+            raise
     if failures:
         raise _combined(failures)
     if stopped:
         raise StoppedError
 
 
-def _collect(futures: Sequence[Future[None]], stop: threading.Event) -> tuple[list[BaseException], bool]:
+def _collect(futures: Sequence[Future[None]]) -> tuple[list[BaseException], bool]:
     failures: list[BaseException] = []
     stopped = False
     for future in as_completed(futures):
@@ -315,8 +324,6 @@ def _collect(futures: Sequence[Future[None]], stop: threading.Event) -> tuple[li
         if error is None or isinstance(error, StoppedError):
             continue
         failures.append(error)
-        if not isinstance(error, WrongDigestError):
-            stop.set()
     return failures, stopped
 
 
@@ -326,6 +333,16 @@ def _combined(failures: Sequence[BaseException]) -> BaseException:
         return final[0]
     wrong = [error for error in failures if isinstance(error, WrongDigestError)]
     return WrongDigestError(" ".join(error.message for error in wrong), **wrong[0].details)
+
+
+def _check_plain(answer: Answer) -> None:
+    """Refuse a compressed body: it was not asked for, and its bytes are not the file's.
+
+    Other codings are let pass. Some object stores name one (``aws-chunked``) that they have taken off again.
+    """
+    coding = answer.headers.get("Content-Encoding", "").lower()
+    if answer.status in (200, 206) and coding in _COMPRESSIONS:
+        raise TransferError(f"{without_query(answer.url)} is compressed on the way ({coding}), which was not asked for")
 
 
 def _no_follow(path: str, flags: int) -> int:
