@@ -100,6 +100,19 @@ def test_a_failure_that_passes_is_retried(rig: Rig, where: str, kind: str) -> No
     assert rig.pauses == [7.0 if kind == "429" else 1.0]
 
 
+def test_a_body_compressed_on_the_way_is_not_taken_for_the_file(rig: Rig) -> None:
+    rig.hub.fault("cdn", lambda handler, data: handler.answer(200, data, Content_Encoding="gzip"), path=SHARD)
+    assert rig.present().fetched_bytes == sum(map(len, rig.hub.files.values()))
+    rig.assert_right()
+
+
+def test_after_a_failure_no_worker_takes_up_another_file(rig: Rig) -> None:
+    rig.hub.fault("resolve", "404", path="model-00001-of-00003.safetensors")
+    with pytest.raises(LlmopsError):
+        rig.present(workers=1)
+    assert len(rig.hub.requests_to("resolve")) == 1
+
+
 @pytest.mark.parametrize("kind", ["truncate", "reset", "stall"])
 def test_a_broken_transfer_continues_where_it_stopped(rig: Rig, kind: str) -> None:
     rig.hub.fault("cdn", kind, path=SHARD)
