@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run these steps (shell patterns)")
     parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="leave these out (shell patterns)")
     parser.add_argument("--no-hosts", action="store_true", help="leave out what needs test hosts")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="scenarios at a time (default 2)")
     arguments = parser.parse_args()
     found = Steps(ROOT)
     steps = select(found.all(), arguments.only, arguments.skip)
@@ -57,13 +58,13 @@ def main() -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit("run_tests.py: another run is going on in this checkout; wait for it, or use a clone.")
-        return run(steps, logs)
+        return run(steps, logs, max(1, arguments.jobs))
 
 
-def run(steps: list[Step], logs: Path) -> int:
+def run(steps: list[Step], logs: Path, jobs: int) -> int:
     """Run the steps and say what became of them; the result is the exit status."""
     in_ci = os.environ.get("CI", "").lower() in ("true", "1")
-    runner = Runner(ROOT, logs, in_ci, lambda text: print(text, end="", flush=True))
+    runner = Runner(ROOT, logs, in_ci, lambda text: print(text, end="", flush=True), jobs)
     outcomes = runner.run(steps)
     print("\n".join(summary(outcomes)), flush=True)
     return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0

@@ -1,4 +1,4 @@
-"""Run steps one after the other, keep each one's output, and never call green what did not run."""
+"""Run steps, keep each one's output, and never call green what did not run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +44,8 @@ class Step:
     after: str = ""
     """The step that must have passed before."""
     timeout_seconds: int = 1800
+    beside: bool = False
+    """Whether it may run beside others of which this is true too: it mostly waits, and shares no state with them."""
 
 
 @dataclass(frozen=True)
@@ -56,31 +60,62 @@ class Outcome:
 class Runner:
     """Run steps in the checkout `root` and keep their output in the folder `logs`."""
 
-    def __init__(self, root: Path, logs: Path, demand_all: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, logs: Path, demand_all: bool, say: Callable[[str], None], jobs: int = 1) -> None:
         self.root = root
         self.logs = logs
         self.demand_all = demand_all
         self.say = say
+        self.jobs = jobs
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._interrupted = threading.Event()
 
     def run(self, steps: Iterable[Step]) -> list[Outcome]:
-        """Run `steps` in order, each whatever became of the others unless it comes `after` one of them."""
+        """Run `steps` in order, each whatever became of the others unless it comes `after` one of them.
+
+        Neighbours that may run beside each other do so, `jobs` at a time.
+        """
         steps = list(steps)
         self.logs.mkdir(parents=True, exist_ok=True)
         for old in self.logs.glob("*.log"):
             old.unlink()
         outcomes: list[Outcome] = []
-        for number, step in enumerate(steps, start=1):
-            self.say(f"[{number:2}/{len(steps)}] {step.title} ... ")
-            outcome = self._run_one(step, self.logs / f"{number:02}-{step.name}.log", outcomes)
-            outcomes.append(outcome)
+        for group in _groups(list(enumerate(steps, start=1))):
+            earlier = tuple(outcomes)
+            if len(group) == 1 or self.jobs == 1:
+                outcomes += [self._run_and_say(number, len(steps), step, earlier) for number, step in group]
+            else:
+                outcomes += self._run_beside(group, len(steps), earlier)
         return outcomes
 
-    def _run_one(self, step: Step, log: Path, earlier: list[Outcome]) -> Outcome:
+    def _run_beside(
+        self, group: Sequence[tuple[int, Step]], total: int, earlier: Sequence[Outcome]
+    ) -> Sequence[Outcome]:
+        with ThreadPoolExecutor(max_workers=self.jobs) as pool:
+            futures = [pool.submit(self._run_and_say, number, total, step, earlier) for number, step in group]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                self._interrupted.set()
+                for future in futures:
+                    future.cancel()
+                for process in list(self._running):
+                    _end_group(process)
+                raise
+
+    def _run_and_say(self, number: int, total: int, step: Step, earlier: Sequence[Outcome]) -> Outcome:
+        heading = f"[{number:2}/{total}] {step.title} ... "
+        at_once = not step.beside or self.jobs == 1
+        if at_once:
+            self.say(heading)
+        outcome, words = self._run_one(step, self.logs / f"{number:02}-{step.name}.log", earlier)
+        self.say(words if at_once else heading + words)
+        return outcome
+
+    def _run_one(self, step: Step, log: Path, earlier: Sequence[Outcome]) -> tuple[Outcome, str]:
         obstacle = step.obstacle() or _unmet(step, earlier)
         if obstacle:
             state = "failed" if self.demand_all else "skipped"
-            self.say(f"not run: {obstacle}\n")
-            return Outcome(step, state, f"not run: {obstacle}")
+            return Outcome(step, state, f"not run: {obstacle}"), f"not run: {obstacle}\n"
         started = time.monotonic()
         problem = self._execute(step, log)
         elapsed = time.monotonic() - started
@@ -89,10 +124,9 @@ class Runner:
         problem = problem or missing_proof(step, shown)
         if problem:
             tail = "".join(f"    | {line}\n" for line in output.splitlines()[-TAIL_LINES:])
-            self.say(f"FAILED ({elapsed:.1f} s): {problem}\n{tail}    all of it: {log.relative_to(self.root)}\n")
-            return Outcome(step, "failed", problem)
-        self.say(f"ok ({', '.join([f'{elapsed:.1f} s', *tally(step, shown)])})\n")
-        return Outcome(step, "passed")
+            words = f"FAILED ({elapsed:.1f} s): {problem}\n{tail}    all of it: {log.relative_to(self.root)}\n"
+            return Outcome(step, "failed", problem), words
+        return Outcome(step, "passed"), f"ok ({', '.join([f'{elapsed:.1f} s', *tally(step, shown)])})\n"
 
     def _execute(self, step: Step, log: Path) -> str:
         """Run every command of the step, also after a failure; return the first problem, or ''."""
@@ -118,7 +152,10 @@ class Runner:
             )
         except OSError as exc:
             return f"cannot be started: {exc}"
+        self._running.add(process)
         try:
+            if self._interrupted.is_set():
+                _end_group(process)
             status = process.wait(timeout=step.timeout_seconds)
         except subprocess.TimeoutExpired:
             _end_group(process)
@@ -126,6 +163,8 @@ class Runner:
         except BaseException:
             _end_group(process)
             raise
+        finally:
+            self._running.discard(process)
         return f"ended with status {status}" if status else ""
 
     def _executable(self, step: Step, name: str) -> str:
@@ -146,7 +185,18 @@ class Runner:
         return {**inherited, **plain, "LC_ALL": "C.UTF-8", "PATH": path, **step.variables}
 
 
-def _unmet(step: Step, earlier: list[Outcome]) -> str | None:
+def _groups(numbered: Sequence[tuple[int, Step]]) -> list[list[tuple[int, Step]]]:
+    """Put neighbours together that may run beside each other."""
+    groups: list[list[tuple[int, Step]]] = []
+    for number, step in numbered:
+        if groups and step.beside and groups[-1][-1][1].beside:
+            groups[-1].append((number, step))
+        else:
+            groups.append([(number, step)])
+    return groups
+
+
+def _unmet(step: Step, earlier: Sequence[Outcome]) -> str | None:
     for outcome in earlier:
         if outcome.step.name == step.after and outcome.state != "passed":
             return f"the step '{step.after}' did not pass."

@@ -28,8 +28,8 @@ def said():
 
 @pytest.fixture
 def run(runner, tmp_path, said):
-    def call(*steps, demand_all=False):
-        return runner.Runner(tmp_path, tmp_path / "logs", demand_all, said.append).run(steps)
+    def call(*steps, demand_all=False, jobs=1):
+        return runner.Runner(tmp_path, tmp_path / "logs", demand_all, said.append, jobs).run(steps)
 
     return call
 
@@ -125,3 +125,43 @@ def test_programs_of_the_environment_come_first(runner, run, tmp_path):
     program.chmod(0o755)
     run(shell(runner, "echo from PATH"))
     assert "from the environment" in (tmp_path / "logs/01-step.log").read_text()
+
+
+def rendezvous(path, mine, other):
+    """A script that ends with 0 only when `other` runs at the same time."""
+    return f"cd {path}; touch {mine}; for i in $(seq 200); do [ -e {other} ] && exit 0; sleep 0.01; done; exit 1"
+
+
+def test_neighbours_that_may_run_beside_each_other_do_and_each_is_said_in_one_piece(runner, run, said, tmp_path):
+    one = shell(runner, rendezvous(tmp_path, "one", "two"), "one", beside=True)
+    two = shell(runner, rendezvous(tmp_path, "two", "one"), "two", beside=True)
+    outcomes = run(shell(runner, "true", "first"), one, two, jobs=2)
+    assert states(outcomes) == ["passed"] * 3
+    assert [outcome.step.name for outcome in outcomes] == ["first", "one", "two"]
+    assert sorted(line[:17] for line in said[2:]) == ["[ 2/3] one ... ok", "[ 3/3] two ... ok"]
+
+
+@pytest.mark.parametrize(("beside", "jobs"), [(False, 2), (True, 1)])
+def test_others_run_alone(runner, run, tmp_path, beside, jobs):
+    script = f"cd {tmp_path}; mkdir lock || exit 1; sleep 0.05; rmdir lock"
+    outcomes = run(*(shell(runner, script, name, beside=beside) for name in "abc"), jobs=jobs)
+    assert states(outcomes) == ["passed"] * 3
+
+
+def test_a_step_beside_others_does_not_run_when_what_it_comes_after_failed(runner, run):
+    steps = [shell(runner, "true", name, beside=True, after="hosts") for name in "ab"]
+    assert states(run(shell(runner, "false", "hosts"), *steps, jobs=2)) == ["failed", "skipped", "skipped"]
+
+
+def test_an_interruption_ends_what_runs_beside(runner, run, tmp_path, monkeypatch):
+    script = f"cd {tmp_path}; trap 'touch ended; exit' TERM; touch started; while :; do sleep 0.02; done"
+
+    def interrupted(self, timeout=None):
+        while not (tmp_path / "started").exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(*(shell(runner, script, name, beside=True) for name in "ab"), jobs=2)
+    assert (tmp_path / "ended").exists()
