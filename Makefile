@@ -3,7 +3,7 @@ BOOTSTRAP := tests/tools/bootstrap.sh
 RUN := .venv/bin/python tests/tools/run_tests.py
 
 .DEFAULT_GOAL := help
-.PHONY: help env test-env test test-fast lint unit fmt rehearsal rehearsal-down clean
+.PHONY: help env test-env test test-fast lint unit fmt download-faults rehearsal rehearsal-down clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ unit: test-env ## Unit tests only, on every supported Python and ansible-core
 fmt: env ## Format the Python files and repair what ruff can
 	@.venv/bin/ruff check --fix-only --quiet
 	@.venv/bin/ruff format --quiet
+
+download-faults: env ## Write docs/download-faults.md from what the download does with every fault
+	@.venv/bin/pytest --quiet tests/download --write-table
 
 rehearsal: env ## Start hosts in containers and deploy to them, as a user would
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" tests/rig/rehearsal.sh up
