@@ -30,7 +30,14 @@ class Steps:
 
     def all(self) -> list[Step]:
         """Return every step, in order."""
-        return [*self.static(), *self.unit(), *self.ansible(), *self.collection(), *self.on_hosts()]
+        return [
+            *self.static(),
+            *self.unit(),
+            *self.download(),
+            *self.ansible(),
+            *self.collection(),
+            *self.on_hosts(),
+        ]
 
     def static(self) -> list[Step]:
         """Return what needs no Ansible."""
@@ -93,6 +100,18 @@ class Steps:
             tally=PYTEST_TALLY,
             obstacle=obstacle or self._missing(environment),
         )
+
+    def download(self) -> list[Step]:
+        """Return the download against a hub that misbehaves, and beside the hub's own clients."""
+        return [
+            Step(
+                "download",
+                "pytest: downloads with faults, docs/download-faults.md",
+                (("pytest", "--quiet", "tests/download"),),
+                proof=PYTEST_PROOF,
+                tally=PYTEST_TALLY,
+            )
+        ]
 
     def ansible(self) -> list[Step]:
         """Return the checks of the runnable project, for both cores."""
@@ -190,6 +209,7 @@ class Steps:
                     tally=PYTEST_TALLY,
                     obstacle=self._no_hosts,
                     after="hosts",
+                    beside=True,
                 )
             )
         return steps
@@ -215,6 +235,7 @@ class Steps:
             obstacle=self._no_hosts,
             after="hosts",
             timeout_seconds=3600,
+            beside=True,
         )
 
     def _missing(self, environment: str) -> Obstacle:
