@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils import shm, shm_sysv, shm_usage
@@ -82,6 +82,7 @@ class ShmRun:
         self._run = run
         self._now = now()
         self._unreadable_count = 0
+        self._user_name = lru_cache(maxsize=None)(user_name)
         before = request.before_epoch(self._now)
         owner_uid = find_uid(request.owner) if request.owner else None
         families = shm.chosen_families(request.families, request.extra_families)
@@ -91,7 +92,8 @@ class ShmRun:
             for found in shm.scan(path, [family for family in families if family.place == place])
         ]
         policy = shm.Policy(owner_uid, before, tuple(request.keep))
-        self._verdicts = shm.plan(objects, policy, self._find_usage, shm_usage.ask_kernel)
+        with shm_usage.Kernel() as kernel:
+            self._verdicts = shm.plan(objects, policy, self._find_usage, kernel.ask)
         self._sysv = self._plan_sysv(owner_uid, before) if request.sysv else []
         self._difference = self._differences()
 
@@ -107,7 +109,8 @@ class ShmRun:
 
     def remove(self) -> None:
         """Carry out the plan. What turns out to be used or changed after all is kept and says so."""
-        self._verdicts = shm.apply(self._verdicts, shm_usage.remove)
+        with shm_usage.Kernel() as kernel:
+            self._verdicts = shm.apply(self._verdicts, kernel.remove)
         self._sysv = [self._removed(one) if one.removable else one for one in self._sysv]
         self._difference = self._differences()
 
@@ -158,7 +161,7 @@ class ShmRun:
             "family": found.family.name,
             "apparent_bytes": found.status.st_size,
             "allocated_bytes": found.allocated_bytes,
-            "owner": user_name(found.status.st_uid),
+            "owner": self._user_name(found.status.st_uid),
             "age_seconds": round(max(0.0, self._now - found.changed_epoch), 1),
             "verdict": removable if one.removable else shm.KEPT,
             "reason": one.reason,
@@ -173,7 +176,7 @@ class ShmRun:
             "family": found.family,
             "apparent_bytes": found.fields.get("size", 0),
             "allocated_bytes": found.allocated_bytes,
-            "owner": user_name(found.fields["uid"]),
+            "owner": self._user_name(found.fields["uid"]),
             "age_seconds": round(max(0.0, self._now - found.changed_epoch), 1),
             "verdict": removable if one.removable else shm.KEPT,
             "reason": one.reason,

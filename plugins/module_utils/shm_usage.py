@@ -17,8 +17,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Callable
 
@@ -36,6 +35,7 @@ GONE = "gone"
 CHANGED = "changed"
 NOT_PERMITTED = "not_permitted"
 DELETED = " (deleted)"
+MAPS_BYTES = 65536
 
 
 def find_usage(proc: ProcFs, candidates: Sequence[ShmObject], unproven: Sequence[ShmObject]) -> Usage:
@@ -93,13 +93,15 @@ class _Search:
             self._add_sockets(str(pid))
 
     def _look_at_mappings(self, pid: int) -> None:
-        for device, inode in set(self._mapping.findall(self._maps(pid))) if self._mapping else ():
-            self._add_user((self._devices[device], int(inode)), pid)
+        maps = self._maps(pid)
+        if self._mapping and any(device in maps for device in self._devices):
+            for device, inode in set(self._mapping.findall(maps)):
+                self._add_user((self._devices[device], int(inode)), pid)
 
     def _maps(self, pid: int) -> bytes:
         try:
             with open(f"{self._proc.root}/{pid}/maps", "rb", buffering=0) as stream:
-                return stream.read()
+                return b"".join(iter(partial(stream.read, MAPS_BYTES), b""))
         except (FileNotFoundError, ProcessLookupError):
             return b""
 
@@ -136,76 +138,82 @@ def _link(path: str) -> str:
         return ""
 
 
-def ask_kernel(found: ShmObject) -> str:
-    """Return UNUSED, IN_USE or NOT_PROVABLE; CHANGED or GONE when the object is not what was found."""
-    return _probe(found, remove=False, must_confirm=True)
+class Kernel:
+    """Asks the kernel about objects, and removes those that it calls unused; for use in a ``with`` block.
 
-
-def remove(found: ShmObject, must_confirm: bool) -> str:
-    """Remove an object that the kernel still reports unused (or, unless ``must_confirm``, says nothing about).
-
-    Returns UNUSED when it is removed, and otherwise the reason why not. The name is removed relative to its open
-    directory, only while it means the very object that was judged. No symbolic link is followed.
+    An open by somebody else breaks a lease with SIGIO, which by default would end this process: meanwhile it is
+    ignored. Directories stay open, and names are looked up relative to them.
     """
-    return _probe(found, remove=True, must_confirm=must_confirm)
+
+    def __enter__(self) -> Kernel:
+        """Ignore SIGIO where that is possible; without, no lease is taken."""
+        self._directories: dict[str, int] = {}
+        self._leases = True
+        try:
+            self._handler = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        except ValueError:  # not the main thread
+            self._leases = False
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Restore SIGIO, close the directories."""
+        if self._leases:
+            signal.signal(signal.SIGIO, signal.SIG_DFL if self._handler is None else self._handler)
+        for directory in self._directories.values():
+            os.close(directory)
+
+    def ask(self, found: ShmObject) -> str:
+        """Return UNUSED, IN_USE or NOT_PROVABLE; CHANGED or GONE when the object is not what was found."""
+        return self._with_object(found, self._answer)
+
+    def remove(self, found: ShmObject, must_confirm: bool) -> str:
+        """Remove an object that the kernel still reports unused (or, unless ``must_confirm``, says nothing about).
+
+        Returns UNUSED when it is removed, and otherwise the reason why not. The name is removed relative to its open
+        directory, only while it means the very object that was judged. No symbolic link is followed.
+        """
+        return self._with_object(found, partial(self._remove, must_confirm))
+
+    def _with_object(self, found: ShmObject, act: Callable[[ShmObject, int, int], str]) -> str:
+        try:
+            directory = self._directory(found.directory)
+            descriptor = _open(found, directory)
+            try:
+                return act(found, directory, descriptor)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return GONE
+        except OSError as error:
+            return CHANGED if error.errno in (errno.ELOOP, errno.ENXIO) else NOT_PROVABLE
+
+    def _directory(self, path: str) -> int:
+        if path not in self._directories:
+            self._directories[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self._directories[path]
+
+    def _answer(self, found: ShmObject, _directory: int, descriptor: int) -> str:
+        if not found.is_still(os.fstat(descriptor)):
+            return CHANGED
+        if found.family.kind == SOCKET:
+            return _answer_of_socket(descriptor)
+        return _answer_of_file(descriptor) if self._leases else NOT_PROVABLE
+
+    def _remove(self, must_confirm: bool, found: ShmObject, directory: int, descriptor: int) -> str:
+        answer = self._answer(found, directory, descriptor)
+        if answer == UNUSED or (answer == NOT_PROVABLE and not must_confirm):
+            return _unlink(found, directory)
+        return answer
 
 
-def _probe(found: ShmObject, *, remove: bool, must_confirm: bool) -> str:
-    try:
-        directory = os.open(found.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return GONE
-    except OSError:
-        return NOT_PROVABLE
-    try:
-        with _open(found, directory) as descriptor, _lease_breaks_ignored() as leases:
-            answer = _answer(found, descriptor, leases)
-            if remove and (answer == UNUSED or (answer == NOT_PROVABLE and not must_confirm)):
-                return _unlink(found, directory)
-            return answer
-    except FileNotFoundError:
-        return GONE
-    except OSError as error:
-        return CHANGED if error.errno in (errno.ELOOP, errno.ENXIO) else NOT_PROVABLE
-    finally:
-        os.close(directory)
-
-
-@contextmanager
-def _open(found: ShmObject, directory: int) -> Iterator[int]:
+def _open(found: ShmObject, directory: int) -> int:
     """Open the object itself; a socket, or a file that may not be read, only as a path."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         kind = os.O_PATH if found.family.kind == SOCKET else os.O_RDONLY | os.O_NONBLOCK
-        descriptor = os.open(found.name, flags | kind, dir_fd=directory)
+        return os.open(found.name, flags | kind, dir_fd=directory)
     except PermissionError:
-        descriptor = os.open(found.name, flags | os.O_PATH, dir_fd=directory)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _lease_breaks_ignored() -> Iterator[bool]:
-    """Whether a lease may be taken: an open by somebody else breaks it with SIGIO, which by default would end us."""
-    try:
-        previous = signal.signal(signal.SIGIO, signal.SIG_IGN)
-    except ValueError:  # not the main thread
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        signal.signal(signal.SIGIO, signal.SIG_DFL if previous is None else previous)
-
-
-def _answer(found: ShmObject, descriptor: int, leases: bool) -> str:
-    if not found.is_still(os.fstat(descriptor)):
-        return CHANGED
-    if found.family.kind == SOCKET:
-        return _answer_of_socket(descriptor)
-    return _answer_of_file(descriptor) if leases else NOT_PROVABLE
+        return os.open(found.name, flags | os.O_PATH, dir_fd=directory)
 
 
 def _answer_of_file(descriptor: int) -> str:

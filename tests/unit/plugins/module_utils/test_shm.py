@@ -55,6 +55,11 @@ def planned(directory: Path, **params: Any) -> ShmRun:
     return ShmRun(ShmRequest(**{"owner": ME, "shm_path": str(directory), **params}))
 
 
+def asked(found: shm.ShmObject) -> str:
+    with shm_usage.Kernel() as kernel:
+        return kernel.ask(found)
+
+
 def only(run: ShmRun) -> tuple[str, str]:
     (one,) = run.result("removed")["objects"]
     return one["verdict"], one["reason"]
@@ -117,15 +122,14 @@ def test_open_by_another_process_while_the_lease_is_held_does_not_end_this_proce
     path = segment(directory)
     found = shm.scan(str(directory), shm.FAMILIES)[0]
     descriptor = os.open(path, os.O_RDONLY)
-    with shm_usage._lease_breaks_ignored() as leases:
-        assert leases
+    with shm_usage.Kernel():
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         opener = subprocess.Popen([sys.executable, "-c", f"open({str(path)!r})"])
         with pytest.raises(subprocess.TimeoutExpired):
             opener.wait(0.3)
         os.close(descriptor)
         assert opener.wait(10) == 0
-    assert shm_usage.ask_kernel(found) == shm.UNUSED
+    assert asked(found) == shm.UNUSED
 
 
 def without_leases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +252,7 @@ def test_socket_of_another_network_namespace_bound_by_a_relative_path_is_in_use(
     ready = server.stdout.readline()
     found = shm.scan(str(directory), [family for family in shm.FAMILIES if family.place == shm.RPC])
     usage = shm_usage.find_usage(ProcFs(), found, found)
-    answers = [shm_usage.ask_kernel(one) for one in found]
+    answers = [asked(one) for one in found]
     server.stdin.close()
     server.wait()
     server.stdout.close()
@@ -257,15 +261,15 @@ def test_socket_of_another_network_namespace_bound_by_a_relative_path_is_in_use(
         pytest.skip("no network namespace may be made here")
     assert UUID in usage.socket_names
     assert answers == [shm.IN_USE]
-    assert [shm_usage.ask_kernel(one) for one in found] == [shm.UNUSED]
+    assert [asked(one) for one in found] == [shm.UNUSED]
 
 
 def test_datagram_socket_is_in_use_for_the_kernel_too(directory: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(directory / UUID))
         (found,) = shm.scan(str(directory), [family for family in shm.FAMILIES if family.place == shm.RPC])
-        assert shm_usage.ask_kernel(found) == shm.IN_USE
-    assert shm_usage.ask_kernel(found) == shm.UNUSED
+        assert asked(found) == shm.IN_USE
+    assert asked(found) == shm.UNUSED
 
 
 def test_nothing_is_searched_when_there_is_no_candidate(directory: Path) -> None:
@@ -290,7 +294,7 @@ def test_open_files_are_looked_through_only_for_what_the_kernel_does_not_call_un
 
 
 def test_object_that_only_proc_shows_in_use_is_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shm_usage, "ask_kernel", lambda found: shm.UNUSED)
+    monkeypatch.setattr(shm_usage.Kernel, "ask", lambda self, found: shm.UNUSED)
     path = segment(directory)
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 4096, prot=mmap.PROT_READ):
         run = planned(directory)
