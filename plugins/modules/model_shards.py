@@ -18,7 +18,7 @@ description:
     lies in C(.llmops/partial), named by digest, and is resumed by the next run, whatever ended this one.
   - With a full commit id as O(revision) and a complete snapshot there is no network access at all.
   - The token is sent to the origin of O(endpoint) only, never to hosts it redirects to, and C(~/.netrc) is not used.
-    Proxies are taken from the environment.
+    Proxies are taken from O(proxy) or the environment.
 options:
   repo:
     description: The repository, as C(org/name).
@@ -178,6 +178,15 @@ options:
       - For a file only failures without progress count.
     type: int
     default: 5
+  bandwidth_bytes_per_second:
+    description: How much all transfers of this run may take of the network together; V(0) is no limit.
+    type: int
+    default: 0
+  proxy:
+    description:
+      - Proxy for everything but the hosts in E(NO_PROXY), as an http(s) URL, which may hold user and password.
+      - Without it E(HTTPS_PROXY) and its like decide.
+    type: str
   lock_timeout_seconds:
     description: Seconds to wait for another run that works on the same snapshot.
     type: int
@@ -187,8 +196,29 @@ options:
       - CA bundle file or directory on the target for TLS.
       - Without it E(REQUESTS_CA_BUNDLE), then the bundle of requests.
     type: path
+  prune:
+    description:
+      - Which other snapshots of the store are removed once this one is present. Never one that a release links into or
+        that another run works on.
+      - Releases of this host alone are looked at, so leave it out for a store that several hosts share.
+    type: dict
+    suboptions:
+      keep:
+        description: Number of unused snapshots to keep, those that were wanted last.
+        type: int
+        required: true
+      min_age_seconds:
+        description: Seconds for which a snapshot must not have been wanted before it is removed.
+        type: int
+        default: 0
+  make_room:
+    description:
+      - Whether unused snapshots are removed, the least recently wanted first, when this one does not fit otherwise.
+      - None is removed when all of them are not enough. The same are spared as by O(prune).
+    type: bool
+    default: false
   releases:
-    description: Directory of releases that is searched for links into the snapshot before it is removed.
+    description: Directory of releases that is searched for links into a snapshot before it is removed.
     type: path
     default: /srv/llm/releases
 requirements:
@@ -260,6 +290,14 @@ EXAMPLES = r"""
     state: verified
     verify: sample
 
+- name: Have the next model, at the cost of those that nothing uses any more
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    make_room: true
+    prune:
+      keep: 1
+      min_age_seconds: 604800
+
 - name: Remove a snapshot that no release uses
   llmops.vllm.model_shards:
     repo: acme/small-model
@@ -306,7 +344,7 @@ reused_bytes:
 freed_bytes:
   description:
     - Bytes of the removed files that had no second name; in check mode the bytes that would be freed.
-    - 0 unless O(state=absent).
+    - Snapshots removed by O(prune) and O(make_room) count too.
   returned: success
   type: int
   sample: 0
@@ -321,6 +359,32 @@ damaged:
   type: list
   elements: str
   sample: [model-00017-of-00119.safetensors]
+removed:
+  description: Snapshots that O(prune) and O(make_room) removed; in check mode, would remove.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    repo:
+      description: The repository.
+      type: str
+      returned: always
+      sample: acme/old-model
+    commit:
+      description: The commit.
+      type: str
+      returned: always
+      sample: 0123456789abcdef0123456789abcdef01234567
+    path:
+      description: Directory of the snapshot.
+      type: str
+      returned: always
+      sample: /srv/llm/store/acme--old-model/0123456789abcdef0123456789abcdef01234567
+    freed_bytes:
+      description: Bytes that it took and others did not share.
+      type: int
+      returned: always
+      sample: 540123456789
 sources:
   description: The sources that gave something or were skipped, in the order of O(sources).
   returned: success
@@ -446,8 +510,18 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "directory_mode": {"type": "str", "default": "0755"},
     "stall_timeout_seconds": {"type": "int", "default": 30},
     "retries": {"type": "int", "default": 5},
+    "bandwidth_bytes_per_second": {"type": "int", "default": 0},
+    "proxy": {"type": "str", "no_log": True},
     "lock_timeout_seconds": {"type": "int", "default": 3600},
     "ca_path": {"type": "path"},
+    "prune": {
+        "type": "dict",
+        "options": {
+            "keep": {"type": "int", "required": True},
+            "min_age_seconds": {"type": "int", "default": 0},
+        },
+    },
+    "make_room": {"type": "bool", "default": False},
     "releases": {"type": "path", "default": "/srv/llm/releases"},
 }
 
