@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from ansible_collections.llmops.vllm.plugins.module_utils.given_manifest import read_listing
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
@@ -27,6 +28,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Acc
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import check_repo, check_revision
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Sample, Wish
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Outcome, SnapshotKeeper
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_pruning import PrunePolicy
 from ansible_collections.llmops.vllm.plugins.module_utils.sources import parse_sources, shares_bytes
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
@@ -38,6 +40,7 @@ _RANGES = {
     "reserve_bytes": (0, 2**63),
     "stall_timeout_seconds": (1, 3600),
     "retries": (0, 100),
+    "bandwidth_bytes_per_second": (0, 2**63),
     "lock_timeout_seconds": (0, 7 * 24 * 3600),
 }
 
@@ -98,6 +101,20 @@ def _check_numbers(params: Mapping[str, Any]) -> None:
             raise InvalidInputError(f"{name} must be from {lowest} to {highest}, not {params[name]}.")
 
 
+def _prune_policy(params: Mapping[str, Any]) -> PrunePolicy:
+    prune = params["prune"] or {}
+    keep, age = prune.get("keep"), prune.get("min_age_seconds") or 0
+    for name, value in (("keep", keep), ("min_age_seconds", age)):
+        if value is not None and value < 0:
+            raise InvalidInputError(f"{name} of prune must not be negative, as {value} is.")
+    return PrunePolicy(params["releases"], keep, float(age), params["make_room"])
+
+
+def _bandwidth(params: Mapping[str, Any], around: Surroundings) -> Bandwidth | None:
+    rate = params["bandwidth_bytes_per_second"]
+    return Bandwidth(rate, sleep=around.stop.wait, monotonic=time.monotonic) if rate else None
+
+
 def _sample(params: Mapping[str, Any]) -> Sample:
     number = params["sample_number"]
     today = int(time.time() // _DAY_SECONDS)
@@ -129,6 +146,8 @@ def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundi
             token=token,
             ca_path=params["ca_path"],
             stall_seconds=float(params["stall_timeout_seconds"]),
+            proxy=params["proxy"],
+            bandwidth=_bandwidth(params, around),
         )
         return Connection(client, Hub(client, policy, has_token=token is not None), policy)
 
@@ -146,5 +165,6 @@ def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundi
         progress=around.progress,
         sources=parse_sources(params["sources"]),
         host=socket.gethostname(),
+        prune=_prune_policy(params),
         given=read_listing(params["manifest"], repo) if params["manifest"] else None,
     )

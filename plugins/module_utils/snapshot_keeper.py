@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidI
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import MissingPackageError
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import Manifest
-from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, is_commit
+from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part
+from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, RepoFile, is_commit
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import (
     Plan,
     Wish,
@@ -29,10 +31,18 @@ from ansible_collections.llmops.vllm.plugins.module_utils.shards import (
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.shards_apply import Applier
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_lock import SnapshotLock, boot_id
-from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_removal import plan_removal, remove
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_pruning import (
+    PrunePolicy,
+    Pruning,
+    as_result,
+    mark_wanted,
+    remove_all,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_removal import RemovalPlan, plan_removal, remove
 from ansible_collections.llmops.vllm.plugins.module_utils.sources import SourceSet, SourceSpec
 from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     Attributes,
+    NoRoomError,
     Snapshot,
     make_directories,
     make_directory,
@@ -59,6 +69,7 @@ class Outcome:
     requests: int = 0
     postponed: bool = False
     damaged: list[str] = field(default_factory=list)
+    removed: list[dict[str, Any]] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     tracker: DifferenceTracker = field(default_factory=DifferenceTracker)
@@ -76,6 +87,7 @@ class Outcome:
             "freed_bytes": self.freed_bytes,
             "requests": self.requests,
             "damaged": sorted(self.damaged),
+            "removed": self.removed,
             "sources": self.sources,
         }
 
@@ -85,8 +97,8 @@ class SnapshotKeeper:
 
     ``connect`` is called at most once and only when HTTP is needed, because it imports ``requests``. ``given`` lists
     the files in place of the hub, ``sources`` are where they come from, ``host`` is this host's name among their peers.
-    ``stop`` ends downloads; ``sleep`` and ``monotonic`` count seconds; ``progress`` is kept up to date for whoever
-    watches.
+    ``prune`` says which other snapshots may go. ``stop`` ends downloads; ``sleep`` and ``monotonic`` count seconds,
+    ``clock`` those since the epoch; ``progress`` is kept up to date for whoever watches.
     """
 
     def __init__(
@@ -106,6 +118,8 @@ class SnapshotKeeper:
         sources: tuple[SourceSpec, ...] = (SourceSpec(),),
         host: str = "",
         given: Listing | None = None,
+        prune: PrunePolicy | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._repo = repo
         self._store = store
@@ -122,6 +136,9 @@ class SnapshotKeeper:
         self._specs = sources
         self._host = host
         self._given = given
+        self._prune = prune or PrunePolicy("")
+        self._clock = clock
+        self._removals: list[RemovalPlan] = []
         self._sources: SourceSet | None = None
         self._parts_of_boot = boot_id()
 
@@ -172,38 +189,65 @@ class SnapshotKeeper:
                         remove(todo)
         outcome = Outcome(self._repo, commit, snapshot.path, files=todo.files, freed_bytes=todo.freed_bytes)
         if todo.present:
-            outcome.tracker.add(snapshot.path, f"{todo.files} files, {todo.freed_bytes} bytes", None)
+            outcome.tracker.add(snapshot.path, _size(todo), None)
         return outcome
 
     def _present(self, revision: str, wish: Wish, postpone: bool) -> Outcome:
         snapshot, listing = self._identify(revision)
         todo = self._plan(snapshot, listing, wish)
-        if todo.nothing_to_do:
-            return self._outcome(todo)
         if postpone and todo.long and not self._check_mode:
             return self._outcome(todo, postponed=True)
-        parts = part_factory(snapshot, self._parts_of_boot)
-        preflight(todo, parts)
+        pruning = Pruning(self._prune, snapshot, self._clock)
         if self._check_mode:
-            settle(todo, self._stop)
-            preflight(todo, parts)
-            arrived = sum(parts(file).resumable_bytes() for file in todo.fetch)
-            return self._outcome(todo, fetched_bytes=todo.fetch_bytes - arrived, resumed_bytes=arrived)
+            return self._predicted(todo, pruning)
+        if not todo.nothing_to_do:
+            todo = self._applied(todo, pruning)
+        self._remove(pruning.superfluous())
+        with suppress(OSError):
+            mark_wanted(snapshot)
+        return self._outcome(todo)
+
+    def _predicted(self, todo: Plan, pruning: Pruning) -> Outcome:
+        parts = part_factory(todo.snapshot, self._parts_of_boot)
+        settle(todo, self._stop)
+        self._removals = self._made_room(todo, parts, pruning)
+        known = {removal.snapshot for removal in self._removals}
+        self._removals += [removal for removal in pruning.superfluous() if removal.snapshot not in known]
+        arrived = sum(parts(file).resumable_bytes() for file in todo.fetch)
+        return self._outcome(todo, fetched_bytes=todo.fetch_bytes - arrived, resumed_bytes=arrived)
+
+    def _applied(self, todo: Plan, pruning: Pruning) -> Plan:
+        snapshot, listing, wish = todo.snapshot, todo.listing, todo.wish
+        parts = part_factory(snapshot, self._parts_of_boot)
+        self._made_room(todo, parts, pruning)
         self._progress.phase = "waiting"
         with self._locked(snapshot):
             todo = self._plan(snapshot, listing, wish)
             self._settle(todo)
-            preflight(todo, parts)
-            applier = Applier(
+            while room := self._made_room(todo, parts, pruning):
+                before = len(self._removals)
+                self._remove(room)
+                if len(self._removals) == before:
+                    preflight(todo, parts)
+            Applier(
                 todo,
                 sources=lambda: self._source_set(listing),
                 parts=parts,
                 stop=self._stop,
                 progress=self._progress,
-            )
-            applier.run()
-        counters = applier.counters
-        return self._outcome(todo, fetched_bytes=counters.received, resumed_bytes=counters.resumed)
+            ).run()
+        return todo
+
+    def _made_room(self, todo: Plan, parts: Callable[[RepoFile], Part], pruning: Pruning) -> list[RemovalPlan]:
+        """Return what has to be removed for ``todo`` to fit; raises ``PreconditionError`` when it does not fit."""
+        try:
+            preflight(todo, parts)
+        except NoRoomError as error:
+            return pruning.room(error)
+        return []
+
+    def _remove(self, removals: list[RemovalPlan]) -> None:
+        self._removals += remove_all(removals, self._prune.releases, lambda snapshot: self._locked(snapshot, 0.0))
 
     def _settle(self, todo: Plan) -> None:
         self._progress.phase = "verifying"
@@ -261,32 +305,45 @@ class SnapshotKeeper:
         own = self._connection.client.requests_made if self._connection else 0
         return own + (self._sources.requests if self._sources else 0)
 
-    def _locked(self, snapshot: Snapshot) -> SnapshotLock:
+    def _locked(self, snapshot: Snapshot, timeout_seconds: float | None = None) -> SnapshotLock:
         make_directories(self._store, self._attributes)
         make_directory(os.path.dirname(snapshot.lock), self._attributes)
         return SnapshotLock(
             snapshot.lock,
-            timeout_seconds=self._lock_timeout_seconds,
+            timeout_seconds=self._lock_timeout_seconds if timeout_seconds is None else timeout_seconds,
             sleep=self._sleep,
             monotonic=self._monotonic,
+            on_lost=self._stop.set,
         )
 
-    def _outcome(self, todo: Plan, fetched_bytes: int = 0, resumed_bytes: int = 0, postponed: bool = False) -> Outcome:
-        return Outcome(
+    def _outcome(
+        self, todo: Plan, *, fetched_bytes: int = 0, resumed_bytes: int = 0, postponed: bool = False
+    ) -> Outcome:
+        counters = self._progress.counters
+        outcome = Outcome(
             self._repo,
             todo.snapshot.commit,
             todo.snapshot.path,
             files=len(todo.selected),
             total_bytes=todo.total_bytes,
-            fetched_bytes=fetched_bytes,
-            reused_bytes=todo.total_bytes - todo.fetch_bytes + resumed_bytes,
+            fetched_bytes=fetched_bytes or counters.received,
+            reused_bytes=todo.total_bytes - todo.fetch_bytes + (resumed_bytes or counters.resumed),
+            freed_bytes=sum(removal.freed_bytes for removal in self._removals),
             requests=self._requests(),
             postponed=postponed,
             damaged=[file.path for file in todo.damaged],
+            removed=as_result(self._removals),
             sources=self._sources.used() if self._sources else [],
             warnings=self._sources.warnings() if self._sources else [],
             tracker=todo.tracker,
         )
+        for removal in self._removals:
+            outcome.tracker.add(removal.snapshot.path, _size(removal), None)
+        return outcome
+
+
+def _size(removal: RemovalPlan) -> str:
+    return f"{removal.files} files, {removal.freed_bytes} bytes"
 
 
 @contextmanager

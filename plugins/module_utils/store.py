@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.directories import opened_parent_below, sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
@@ -26,6 +27,14 @@ from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import (
 
 MANIFEST = f"{RESERVED_DIRECTORY}/manifest.json"
 PARTIAL = f"{RESERVED_DIRECTORY}/partial"
+
+
+class NoRoomError(PreconditionError):
+    """A file system is too small by ``missing_bytes``."""
+
+    def __init__(self, message: str, missing_bytes: int, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.missing_bytes = missing_bytes
 
 
 @dataclass(frozen=True)
@@ -241,9 +250,11 @@ def check_room(
     status = statvfs(place)
     free = status.f_bavail * status.f_frsize
     if needed_bytes + reserve_bytes > free:
-        raise PreconditionError(
+        missing = needed_bytes + reserve_bytes - free
+        raise NoRoomError(
             f"{needed_bytes} bytes are missing and {reserve_bytes} shall stay free, but the file system of {place} "
-            f"has {free} bytes free; free {needed_bytes + reserve_bytes - free} bytes more, or choose another store.",
+            f"has {free} bytes free; free {missing} bytes more, or choose another store.",
+            missing,
             needed_bytes=needed_bytes,
             free_bytes=free,
         )

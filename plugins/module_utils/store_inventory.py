@@ -41,12 +41,13 @@ def inventory(store: str, repo: str | None = None) -> list[SnapshotState]:
     A store that does not exist holds nothing. Raises ``LlmopsError`` for one that cannot be read.
     """
     try:
-        return [_state(snapshot) for snapshot in _snapshots(store) if repo in (None, snapshot.repo)]
+        return [_state(snapshot) for snapshot in snapshots_in(store) if repo in (None, snapshot.repo)]
     except OSError as error:
         raise LlmopsError(f"{error.filename or store} cannot be read: {error.strerror}.") from error
 
 
-def _snapshots(store: str) -> Iterator[Snapshot]:
+def snapshots_in(store: str) -> Iterator[Snapshot]:
+    """Give the snapshots under ``store`` by their names; raises ``OSError``."""
     for directory in subdirectories(store):
         repo = directory.replace("--", "/", 1)
         try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -245,3 +246,22 @@ def test_a_repository_with_files_of_that_name_keeps_them(run: Any, hub: Hub, sna
     assert_content(snapshot, hub)
     assert not (snapshot / ".cache" / "huggingface" / "download" / "empty.metadata").exists()
     assert not run(revision=COMMIT)["changed"]
+
+
+def test_a_proxy_is_used_for_everything_and_its_password_is_nowhere(
+    run: Any, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        result = run(proxy=f"http://user:geheim@127.0.0.1:{taken.getsockname()[1]}", retries=0)
+    assert result["failed"] and "proxy" in result["msg"] and hub.log == []
+    assert "geheim" not in json.dumps(result)
+    assert "proxy must be" in run(proxy="socks5://user:geheim@host")["msg"]
+
+
+def test_a_limit_on_the_bandwidth_is_for_all_transfers_together(run: Any, hub: Hub) -> None:
+    result = run(bandwidth_bytes_per_second=3_000_000)
+    assert result["elapsed_seconds"] >= (result["fetched_bytes"] - 3_000_000 / 4) / 3_000_000
+    assert "bandwidth_bytes_per_second must be" in run(bandwidth_bytes_per_second=-1)["msg"]
