@@ -1,41 +1,15 @@
 # Copyright: (c) 2026, llmops.vllm maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a launch would meet, judged before anything is stopped: findings, their verdict, and a table of them."""
+"""What a launch would meet, judged before anything is stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
-
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
+from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener
 
 ARGUMENTS_REMEDY = "correct vllm_service_arguments or vllm_service_arguments_extra"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that speaks against a launch.
-
-    ``severity`` is ``no_go`` (it cannot work), ``warn`` (it may not) or ``info``.
-    """
-
-    id: str
-    severity: str
-    what: str
-    evidence: str
-    remedy: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Return the finding for a module's result."""
-        return asdict(self)
-
-    def as_text(self) -> str:
-        """Return the finding as lines for people."""
-        severity = self.severity.upper().replace("_", "-")
-        return f"{severity}: {self.what}\n  evidence: {self.evidence}\n  remedy: {self.remedy}"
 
 
 def judge_engine(answer: EngineAnswer) -> list[Finding]:
@@ -65,20 +39,3 @@ def judge_port(listener: Listener) -> list[Finding]:
     holders = ", ".join(f"PID {owner.pid} ({owner.command})" for owner in foreign) or "a process that cannot be seen"
     what = f"Port {listener.port} is taken by a process that is not the instance's."
     return [Finding("port_in_use", "no_go", what, holders, "end that process, or set vllm_service_port to a free one")]
-
-
-def verdict(findings: Sequence[Finding]) -> str:
-    """Return ``go``, ``warn`` or ``no_go``: the worst of the findings."""
-    severities = {finding.severity for finding in findings}
-    return next((name for name in ("no_go", "warn") if name in severities), "go")
-
-
-def report(findings: Sequence[Finding]) -> str:
-    """Return all findings as text for people, the worst first."""
-    ranked = sorted(findings, key=lambda finding: ("no_go", "warn", "info").index(finding.severity))
-    return "\n".join(finding.as_text() for finding in ranked)
-
-
-def as_result(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return verdict and findings for a module's result."""
-    return {"verdict": verdict(findings), "findings": [finding.as_dict() for finding in findings]}

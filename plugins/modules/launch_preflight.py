@@ -117,6 +117,21 @@ findings:
       returned: always
       type: str
       sample: correct vllm_service_arguments or vllm_service_arguments_extra
+    where:
+      description: Where the evidence was read; empty when the evidence says so itself.
+      returned: always
+      type: str
+      sample: nvidia-smi -q -x
+    price:
+      description: What the remedy costs; empty when it costs nothing worth mentioning.
+      returned: always
+      type: str
+      sample: about 450K -> 190K KV tokens on 8x RTX PRO 6000
+    source:
+      description: Where the rule comes from; empty when the engine itself is the source.
+      returned: always
+      type: str
+      sample: https://docs.nvidia.com/deploy/cuda-compatibility/
 vllm_version:
   description: Version of the engine that was asked; empty when it could not be.
   returned: always
@@ -136,8 +151,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.findings import as_result, report
 from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import look_at_port
-from ansible_collections.llmops.vllm.plugins.module_utils.preflight import as_result, judge_engine, judge_port, report
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight import judge_engine, judge_port
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, show_unit
 

@@ -3,21 +3,10 @@ from __future__ import annotations
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener, Owner
-from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
-    Finding,
-    as_result,
-    judge_engine,
-    judge_port,
-    report,
-    verdict,
-)
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight import judge_engine, judge_port
 
 OURS = Owner(4242, "VLLM::APIServer", "/system.slice/vllm@kimi.service", True)
 FOREIGN = Owner(17, "nginx: master process", "/system.slice/nginx.service", False)
-
-
-def finding(severity):
-    return Finding(f"id_{severity}", severity, f"What is {severity}.", "the evidence", "the remedy")
 
 
 def test_an_engine_with_nothing_to_object_is_no_finding():
@@ -61,37 +50,3 @@ def test_a_port_of_somebody_else_stops_a_launch_and_its_holder_is_named():
 def test_a_port_whose_holder_cannot_be_seen_stops_a_launch():
     (found,) = judge_port(Listener(8000, (), 1))
     assert (found.severity, found.evidence) == ("no_go", "a process that cannot be seen")
-
-
-@pytest.mark.parametrize(
-    ("severities", "expected"),
-    [
-        ([], "go"),
-        (["info"], "go"),
-        (["info", "warn"], "warn"),
-        (["warn", "no_go", "info"], "no_go"),
-    ],
-)
-def test_the_verdict_is_the_worst_finding(severities, expected):
-    findings = [finding(severity) for severity in severities]
-    assert verdict(findings) == expected
-    assert as_result(findings) == {"verdict": expected, "findings": [found.as_dict() for found in findings]}
-
-
-def test_a_report_tells_the_worst_first_with_evidence_and_remedy():
-    assert report([finding("info"), finding("warn"), finding("no_go")]).splitlines() == [
-        "NO-GO: What is no_go.", "  evidence: the evidence", "  remedy: the remedy",
-        "WARN: What is warn.", "  evidence: the evidence", "  remedy: the remedy",
-        "INFO: What is info.", "  evidence: the evidence", "  remedy: the remedy",
-    ]  # fmt: skip
-
-
-def test_a_report_on_nothing_is_empty():
-    assert report([]) == ""
-
-
-def test_a_finding_is_plain_data_for_a_result():
-    assert finding("warn").as_dict() == {
-        "id": "id_warn", "severity": "warn", "what": "What is warn.",
-        "evidence": "the evidence", "remedy": "the remedy",
-    }  # fmt: skip
