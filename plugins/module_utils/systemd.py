@@ -8,15 +8,20 @@ Only ``systemctl show`` is asked: its output is a stable interface (``man system
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Callable
+from typing import IO, Any, Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 
-COMMAND_TIMEOUT_SECONDS = 30
+COMMAND_TIMEOUT_SECONDS = 30.0
+KILL_TIMEOUT_SECONDS = 1.0
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(?:service|scope)")
 _INVOCATION_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -51,24 +56,37 @@ class CompletedRun:
 Runner = Callable[[Sequence[str]], CompletedRun]
 
 
-def run_command(argv: Sequence[str]) -> CompletedRun:
-    """Run ``argv`` without a shell; a command that is absent or hangs is an exit status (127, 124), no exception."""
-    try:
-        done = subprocess.run(  # pylint: disable=ansible-bad-function # this library knows no AnsibleModule
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=COMMAND_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return CompletedRun(124, "", f"{argv[0]} gave no answer within {COMMAND_TIMEOUT_SECONDS} s")
-    except OSError as exc:
-        return CompletedRun(127, "", f"{argv[0]}: {exc.strerror}")
-    return CompletedRun(done.returncode, done.stdout, done.stderr)
+def run_command(argv: Sequence[str], timeout_seconds: float = COMMAND_TIMEOUT_SECONDS) -> CompletedRun:
+    """Run ``argv`` without a shell; a command that is absent or hangs is an exit status (127, 124), no exception.
+
+    One that even SIGKILL does not end, such as ``nvidia-smi`` waiting in a broken driver, is left to the kernel.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(  # pylint: disable=ansible-bad-function # this library knows no AnsibleModule
+                list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+            )
+        except OSError as exc:
+            return CompletedRun(127, "", f"{argv[0]}: {exc.strerror}")
+        try:
+            status = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            _abandon(process)
+            return CompletedRun(124, "", f"{argv[0]} gave no answer within {timeout_seconds:g} s")
+        return CompletedRun(status, _text(output), _text(errors))
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    # It was not waited for, so the number still is its own, and that of the group it leads.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_TIMEOUT_SECONDS)
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)

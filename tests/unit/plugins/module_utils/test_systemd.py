@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import subprocess
+import time
+
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
     CompletedRun,
     check_invocation_id,
@@ -85,3 +89,34 @@ def test_a_command_that_is_absent_is_an_exit_status():
 def test_a_command_gets_no_shell():
     done = run_command(["printf", "%s", "$(id)"])
     assert (done.returncode, done.stdout) == (0, "$(id)")
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path):
+    program = tmp_path / "hangs"
+    program.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/child\necho half an answer\nwait\n")
+    program.chmod(0o755)
+    started = time.monotonic()
+    done = run_command([str(program)], timeout_seconds=0.2)
+    assert (done.returncode, done.stdout, done.stderr) == (124, "", f"{program} gave no answer within 0.2 s")
+    assert time.monotonic() - started < 5
+    child = ProcFs().process(int((tmp_path / "child").read_text()))
+    assert child is None or not child.alive
+
+
+def test_a_command_that_even_a_kill_does_not_end_is_not_waited_for(monkeypatch):
+    class Stuck:
+        pid = 2**22 + 1  # no process: the largest PID is 2^22
+
+        def __init__(self, *_args, **_settings):
+            pass
+
+        def wait(self, timeout):
+            raise subprocess.TimeoutExpired("nvidia-smi", timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Stuck)
+    assert run_command(["nvidia-smi"], timeout_seconds=7).stderr == "nvidia-smi gave no answer within 7 s"
+
+
+def test_both_outputs_are_kept_apart_and_bytes_that_are_no_text_do_no_harm():
+    done = run_command(["sh", "-c", "printf 'a\\377b'; printf oops >&2; exit 3"])
+    assert done == CompletedRun(3, "a\ufffdb", "oops")
