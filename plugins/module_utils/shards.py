@@ -38,14 +38,18 @@ class Sample:
     number: int = 0
 
     def of(self, files: Sequence[RepoFile]) -> set[str]:
-        """Return the paths of the files that lie in the share, at least one unless there is none to be read."""
-        total = sum(file.size for file in files)
-        start, chosen = self.number * self.percent % 100 * total, set()
-        end = start + self.percent * total
+        """Return the paths of the files that lie in the share, if only partly."""
+        chosen: set[str] = set()
+        if not self.percent:
+            return chosen
+        whole = 100 * sum(file.size for file in files)
+        start = self.number * self.percent % 100 * whole // 100
+        end = start + self.percent * whole // 100
         position = 0
         for file in sorted(files, key=lambda item: (hashlib.sha256(item.digest.encode()).digest(), item.path)):
-            before, position = position, position + file.size * 100
-            if any(before < end - lap and start - lap < position for lap in (0, 100 * total)):
+            before, position = position, position + 100 * file.size
+            # The share may go on at the beginning.
+            if any(before < end - lap and start - lap < position for lap in (0, whole)):
                 chosen.add(file.path)
         return chosen
 
