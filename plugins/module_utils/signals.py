@@ -206,14 +206,12 @@ class Executor:
 
     def _kill(self, plan: Plan) -> Plan:
         """Kill in rounds until a look around finds nothing, so that children born meanwhile do not get away."""
+        plan = self._kill_whole_groups(plan)
         plan = self._kill_before_trackers(self._freeze(plan, self.host.clock() + self.kill_seconds))
         pause = POLL_SECONDS[0]
         fewest, end = len(plan.targets), self.host.clock() + self.kill_seconds
         while self._killable(plan) and self.host.clock() < end:
-            killed = self.host.kill_groups(plan)
-            for target in plan.targets:
-                if target.process.pid in killed:
-                    self._tracks[target.process.identity].signal = "KILL"
+            self._kill_groups(plan)
             self._kill_all(plan.targets)
             self._wait(min(pause, max(0.0, end - self.host.clock())), lambda: not self._alive())
             pause = min(pause * 2, 1.0)
@@ -221,6 +219,22 @@ class Executor:
             if len(plan.targets) < fewest:
                 fewest, end = len(plan.targets), self.host.clock() + self.kill_seconds
         return plan
+
+    def _kill_whole_groups(self, plan: Plan) -> Plan:
+        """Let the kernel kill control groups, in which nobody is born meanwhile; unless trackers must go last."""
+        killed = set() if any(map(_is_tracker, plan.targets)) else self._kill_groups(plan)
+        if not killed:
+            return plan
+        seconds = min(self.kill_seconds, SETTLE_SECONDS)
+        self._wait(seconds, lambda: killed.isdisjoint(track.process.identity for track in self._alive()))
+        return self._look(late=True)
+
+    def _kill_groups(self, plan: Plan) -> set[Identity]:
+        pids = self.host.kill_groups(plan)
+        killed = {target.process.identity for target in plan.targets if target.process.pid in pids}
+        for identity in killed:
+            self._tracks[identity].signal = "KILL"
+        return killed
 
     def _freeze(self, plan: Plan, end: float) -> Plan:
         """Stop everything until a look around finds nobody new, so that no child is born unseen while it dies."""

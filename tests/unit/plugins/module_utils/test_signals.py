@@ -111,7 +111,34 @@ def test_who_dies_with_the_group_before_a_signal_of_its_own_was_killed_all_the_s
 
     seen = Host(host.look, host.is_alive, host.send, lambda: host.now, host.sleep, kill_groups)
     outcome = Executor(seen, 1, 10).run(host.look())
-    assert signals(outcome) == {1: "KILL", 2: "KILL"} and (1, KILL) not in host.sent
+    assert signals(outcome) == {1: "KILL", 2: "KILL"}
+    assert not {KILL, STOP} & {number for _pid, number in host.sent}
+
+
+def test_kernel_kills_no_group_with_a_resource_tracker_before_that_one_had_time(host: FakeHost) -> None:
+    host.add(1, {KILL: 0.0}, main=True)
+    host.add(2, {KILL: 0.0}, title="python -c from multiprocessing.resource_tracker import main;main(31)")
+    alive_at_kill: list[list[int]] = []
+
+    def kill_groups(plan: Plan) -> set[int]:
+        alive_at_kill.append([target.process.pid for target in plan.targets])
+        return set()
+
+    seen = Host(host.look, host.is_alive, host.send, lambda: host.now, host.sleep, kill_groups)
+    Executor(seen, 1, 10).run(host.look())
+    assert alive_at_kill == [[2]]
+
+
+def test_killing_goes_on_as_long_as_fewer_are_left(host: FakeHost) -> None:
+    for number in range(1, 6):
+        host.add(number, {KILL: 4.0 * number}, main=True)
+    outcome = host.end(grace=1, kill=5)
+    assert outcome.survivors == ()
+    assert outcome.waited_seconds > 20
+    for number in range(1, 4):
+        host.add(number, {KILL: 100.0}, main=True)
+        host.death.pop(number, None)
+    assert len(host.end(grace=1, kill=5).survivors) == 3
 
 
 def test_only_the_main_process_gets_term_when_the_others_follow_it(host: FakeHost) -> None:
