@@ -11,7 +11,12 @@ options:
   families:
     description:
       - Which kinds of objects to look at. The default is all of them.
-      - V(zmq_socket) and V(vllm_rendezvous) lie in O(rpc_base_path), the others in O(shm_path).
+      - V(zmq_socket) (sockets whose name is a UUID) and V(vllm_rendezvous) (files C(vllm_dist_*)) lie in
+        O(rpc_base_path), the others in O(shm_path).
+      - V(python_shm) is C(psm_*), V(python_semaphore) C(sem.mp-*), V(loky_semaphore) C(sem.loky-*), V(nccl) C(nccl-*),
+        V(vllm_offload) C(vllm_offload_*.mmap), V(vllm_encoder_cache) C(vllm_ec_*.mmap), V(vllm_distributed)
+        C(vllm_dist_*), V(torch) C(torch_PID_*), V(cuda_ipc) C(cuda.shm.*), V(openmp) C(__KMP_REGISTERED_LIB_*) and
+        V(ray_plasma) C(plasma*), each in the exact form in which its library makes it.
     type: list
     elements: str
     choices:

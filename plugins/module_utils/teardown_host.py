@@ -9,13 +9,20 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import CgroupLayout
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Identity, Process, ProcFs, Wanted, read_file
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import (
+    Identity,
+    Process,
+    ProcFs,
+    Wanted,
+    read_file,
+    redacted,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.signals import kill_group
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import PidFile, Plan, Selector, Surroundings, plan
@@ -177,6 +184,16 @@ class GpuUse:
     used_bytes: int
 
 
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process with memory on a GPU, as the driver names it; its PID may be one of another PID namespace."""
+
+    bus_id: str
+    pid: int
+    name: str
+    used_bytes: int
+
+
 class GpuMemory:
     """Memory in use on the selected GPUs, as ``nvidia-smi`` reports it."""
 
@@ -203,6 +220,18 @@ class GpuMemory:
             if used.isdigit() and (minor is None or not self._minors or minor in self._minors):
                 uses.append(GpuUse(bus_id, minor, int(used) * MIB))
         return uses, "" if uses else "nvidia-smi reports no GPU memory for the selected devices"
+
+    def processes(self, bus_ids: Collection[str]) -> list[GpuProcess]:
+        """Return whom the driver names as users of some GPUs; none where it does not tell."""
+        query = "--query-compute-apps=gpu_bus_id,pid,used_memory,process_name"
+        done = self._run(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+        found = []
+        for line in done.stdout.splitlines() if done.returncode == 0 else ():
+            parts = [part.strip() for part in line.split(",", 3)]
+            if len(parts) == 4 and parts[0] in bus_ids and parts[1].isdigit():
+                used = int(parts[2]) * MIB if parts[2].isdigit() else 0
+                found.append(GpuProcess(parts[0], int(parts[1]), redacted(parts[3].split())[:200], used))
+        return found
 
     def _minor(self, bus_id: str) -> int | None:
         # nvidia-smi writes 00000000:0A:00.0 what the kernel calls 0000:0a:00.0.

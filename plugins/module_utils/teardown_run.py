@@ -26,6 +26,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner,
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import Foreign, Plan, Selector, tree
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
     GpuMemory,
+    GpuProcess,
     GpuUse,
     LivingUnits,
     TeardownHost,
@@ -115,6 +116,7 @@ class TeardownRun:
             socket_path=self.request.socket_path or "",
             devices=self._devices,
         )
+        self._gpu_processes: list[GpuProcess] = []
         self._gpus = GpuMemory(self.run, self._devices.values(), self.proc)
         self._plan = self._host.look()
         self._refuse_foreign(self._plan)
@@ -234,11 +236,24 @@ class TeardownRun:
             uses, skipped = self._gpu_memory()
             above = [use for use in uses if floor is not None and use.used_bytes > floor]
             if not above or self.clock() >= end:
-                texts = [
-                    f"GPU {use.bus_id} still has {use.used_bytes} bytes in use, more than {floor}" for use in above
-                ]
-                return uses, skipped, texts
+                return uses, skipped, self._memory_problems(above)
             self.sleep(1.0)
+
+    def _memory_problems(self, above: Sequence[GpuUse]) -> list[str]:
+        if not above:
+            return []
+        self._gpu_processes = self._gpus.processes({use.bus_id for use in above})
+        visible = set(self.proc.pids())
+        problems = []
+        for use in above:
+            users = [
+                f"PID {one.pid} ({one.name})" + ("" if one.pid in visible else ", which is not visible here")
+                for one in self._gpu_processes
+                if one.bus_id == use.bus_id
+            ]
+            text = f"GPU {use.bus_id} still has {use.used_bytes} bytes in use, more than the floor"
+            problems.append(text + (", of " + ", ".join(_first(users)) if users else ""))
+        return problems
 
     @staticmethod
     def _freed(before: list[GpuUse], after: list[GpuUse]) -> int | None:
@@ -272,6 +287,10 @@ class TeardownRun:
             "freed_bytes": freed,
             "gpu_memory": {
                 "gpus": [{"bus_id": use.bus_id, "used_bytes": use.used_bytes} for use in gpus],
+                "processes": [
+                    {"bus_id": one.bus_id, "pid": one.pid, "name": one.name, "used_bytes": one.used_bytes}
+                    for one in self._gpu_processes
+                ],
                 "skipped": skipped,
             },
             "unit_state": self._unit_state,

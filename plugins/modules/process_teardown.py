@@ -15,14 +15,16 @@ description:
   - Ends what remains of a service after its unit was stopped, or a service that was started without a unit.
   - Selects by ownership, never by a loose name. A process is selected when it is in the given O(unit) or O(cgroup),
     or when one of the other selectors finds it and it runs as O(owner) outside any other living unit, container or
-    user service.
+    user service. Selectors add up.
   - Sends SIGTERM to the main processes, waits, sends SIGTERM to the rest, waits, and sends SIGKILL to what is left,
     with C(cgroup.kill) where the kernel has it. Each signal goes through a pidfd or after a check of the start time,
     so that a later process with the same PID is never hit.
+  - Looks again between the steps, so that children born meanwhile are ended too.
   - Never ends itself, its ancestors, PID 1, a kernel thread, or a process of another unit or user that
     O(allow_foreign) does not name.
   - Fails, before any signal is sent, when a foreign process holds the port, socket or a device that was asked for;
-    and fails at the end when the host is not clean.
+    the message names its PID, user, unit, command, and how long it has run. Fails at the end when the host is not
+    clean. Both failures return the values below.
   - Works as root, and without for processes of the same user; in containers; with cgroup v1, hybrid and v2.
 extends_documentation_fragment:
   - llmops.vllm.attributes
@@ -49,7 +51,8 @@ options:
     type: str
   pid_file:
     description:
-      - Path of a file with a process id. A file older than the process it names is stale and selects nothing.
+      - Path of a file with a process id. A file older than the process it names is stale and selects nothing. It
+        means the process that had the number when the file was read, at every later look too.
       - Without O(unit), O(cgroup) and O(owner), the process is believed to be the service when root or the user that
         the process runs as owns the file.
     type: path
@@ -61,7 +64,8 @@ options:
     type: str
   devices:
     description:
-      - Globs of device nodes below C(/dev), such as V(/dev/nvidia*); selects who has one open.
+      - Globs of device nodes below C(/dev), such as V(/dev/nvidia*); selects who has one open, as every process with
+        memory on a GPU does.
     type: list
     elements: str
     default: []
@@ -84,6 +88,8 @@ options:
     description:
       - What else to select besides the processes found. A process group or session with this module in it is not
         followed.
+      - A child is known as a descendant as long as its parent lives. One that is born in the moment in which its
+        parent ends is found by V(group) and V(session), and always by O(unit) and O(cgroup).
     type: list
     elements: str
     choices: [descendants, group, session]
@@ -110,7 +116,9 @@ options:
     type: float
     default: 30
   kill_seconds:
-    description: How long to repeat SIGKILL until nothing is left.
+    description:
+      - How long to repeat SIGKILL until nothing is left. Counts anew whenever fewer processes are left than before, as
+        a loaded host takes its time.
     type: float
     default: 10
   expect_port_free:
@@ -121,6 +129,7 @@ options:
       - Memory that may remain in use on each GPU at the end. Only the GPUs whose C(/dev/nvidiaN) is in O(devices), or
         all.
       - Where C(nvidia-smi) cannot tell, the check is skipped and RV(gpu_memory) says why.
+      - When more remains, the failure names whom the driver names as its users, also in other containers.
     type: int
   gpu_wait_seconds:
     description: How long to wait for O(gpu_memory_floor_bytes).
@@ -159,7 +168,8 @@ targets:
   description:
     - The selected processes in the order in which they are (or in check mode would be) ended.
     - Each has C(pid), C(ppid), C(user), C(unit) (or null), C(command) (secrets hidden), C(state), C(running_seconds),
-      C(via) (the selectors that found it) and C(main).
+      C(via) (what found it, such as the unit's name, V(TCP port 8000), V(/dev/nvidia0), V(orphan) or V(descendant))
+      and C(main) (whether it gets SIGTERM first).
   returned: always
   type: list
   elements: dict
@@ -201,20 +211,20 @@ survivors:
   sample: []
 foreign:
   description:
-    - Processes that a selector found and that were left alone, with C(unit), C(via) and C(blocking) (whether that is
-      a failure).
+    - Processes that a selector found and that were left alone, as in RV(targets) with C(blocking) (whether that is a
+      failure) in place of C(main).
   returned: always
   type: list
   elements: dict
   sample: []
 protected:
-  description: This module, its ancestors or PID 1, where a selector found them.
+  description: This module, its ancestors or PID 1, where a selector found them, as in RV(foreign).
   returned: always
   type: list
   elements: dict
   sample: []
 waited_seconds:
-  description: How long ending and proving took.
+  description: How long ending and proving took, in seconds.
   returned: always
   type: float
   sample: 0.8
@@ -232,9 +242,11 @@ gpu_memory:
   description:
     - The memory in use at the end as a list C(gpus) of C(bus_id) and C(used_bytes), and C(skipped), the reason why
       there is none (empty when checked).
+    - C(processes) are those that the driver names on GPUs that stay above the floor, with C(bus_id), C(pid), C(name)
+      and C(used_bytes). Their PIDs can be those of another PID namespace.
   returned: always
   type: dict
-  sample: {gpus: [{bus_id: "00000000:0A:00.0", used_bytes: 4194304}], skipped: ""}
+  sample: {gpus: [{bus_id: "00000000:0A:00.0", used_bytes: 4194304}], processes: [], skipped: ""}
 unit_state:
   description: ActiveState of O(unit), empty when no unit was given.
   returned: always

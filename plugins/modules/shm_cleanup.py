@@ -106,7 +106,9 @@ objects:
       type: str
       sample: unused
     used_by:
-      description: PIDs of the processes that map or open it, where they can be seen.
+      description:
+        - PIDs of the processes that map it or, where none does, have it open. Empty for those that cannot be seen,
+          and for sockets.
       type: list
       elements: int
       sample: []

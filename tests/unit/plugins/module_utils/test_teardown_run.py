@@ -89,6 +89,7 @@ def test_gpu_memory_is_awaited_and_what_was_freed_is_told(nobody: str) -> None:
             {"bus_id": "00000000:00:00.0", "used_bytes": 4 << 20},
             {"bus_id": "00000000:01:00.0", "used_bytes": 8 << 20},
         ],
+        "processes": [],
         "skipped": "",
     }
     assert result["waited_seconds"] == 1.0
@@ -100,6 +101,31 @@ def test_gpu_memory_that_stays_in_use_fails_with_the_whole_result(nobody: str) -
         teardown(Commands(nvidia_smi=[gpus(90000)]), pid_file=nobody, gpu_memory_floor_bytes=GIB).apply()
     assert caught.value.details["waited_seconds"] == 60.0
     assert caught.value.details["gpu_memory"]["gpus"][0]["used_bytes"] == 90000 << 20
+
+
+def test_who_holds_memory_at_the_end_is_named_also_when_it_runs_in_another_namespace(nobody: str) -> None:
+    def command(argv: Sequence[str]) -> CompletedRun:
+        if argv[1].startswith("--query-gpu"):
+            return gpus(4, 90000, 80000)
+        return answer(
+            f"00000000:01:00.0, {os.getpid()}, 538, python --token abc\n"
+            "00000000:01:00.0, 4194302, 89000, VLLM::Worker_TP1\n"
+            "00000000:00:00.0, 7, 1, below, the floor\n"
+            "00000000:01:00.0, [N/A], [N/A], [Not Found]\n"
+        )
+
+    clock = Clock()
+    request = TeardownRequest(pid_file=nobody, gpu_memory_floor_bytes=GIB)
+    with pytest.raises(LlmopsError) as caught:
+        TeardownRun(request, run=command, clock=clock, sleep=clock.sleep).apply()
+    assert (
+        f"of PID {os.getpid()} (python --token ***), PID 4194302 (VLLM::Worker_TP1), which is not visible here; "
+        "GPU 00000000:02:00.0 still has 83886080000 bytes in use, more than the floor."
+    ) in caught.value.message
+    assert [(one["pid"], one["used_bytes"] >> 20) for one in caught.value.details["gpu_memory"]["processes"]] == [
+        (os.getpid(), 538),
+        (4194302, 89000),
+    ]
 
 
 @pytest.mark.parametrize(
