@@ -20,7 +20,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.teardown import (
     protected_pids,
     tree,
 )
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 SELF = 50
@@ -263,9 +263,12 @@ def selectors(draw: st.DrawFn) -> Selector:
     )
 
 
+# A loaded machine is slow at making examples, which says nothing about them.
+patiently = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 holders = st.dictionaries(st.integers(1, SELF), st.just(("TCP port 8000",)), max_size=5)
 
 
+@patiently
 @given(process_tables(), selectors(), holders)
 def test_selection_never_holds_self_ancestors_pid_1_kernel_threads_or_foreigners(
     processes: dict[int, Process], selector: Selector, held: dict[int, tuple[str, ...]]
@@ -282,6 +285,7 @@ def test_selection_never_holds_self_ancestors_pid_1_kernel_threads_or_foreigners
         assert in_unit or (one.uid == ours and unit_of(one) is None)
 
 
+@patiently
 @given(process_tables(), selectors(), holders, st.randoms())
 def test_plan_is_stable_whatever_the_order_in_which_processes_are_read_and_when_it_is_made_again(
     processes: dict[int, Process], selector: Selector, held: dict[int, tuple[str, ...]], random: Any
@@ -297,6 +301,7 @@ def test_plan_is_stable_whatever_the_order_in_which_processes_are_read_and_when_
     assert later.foreign == first.foreign
 
 
+@patiently
 @given(process_tables(), selectors(), holders)
 def test_every_blocking_process_is_alive_to_the_operator_and_not_a_target(
     processes: dict[int, Process], selector: Selector, held: dict[int, tuple[str, ...]]
