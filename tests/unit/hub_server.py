@@ -276,6 +276,8 @@ class _Handler(BaseHTTPRequestHandler):
             data = flipped(data)
         self.send_response(status)
         self.send_header("ETag", f'"{etag}"')
+        if self.where == "cache":
+            self.send_header("X-Repo-Commit", COMMIT)
         body = data[start:end]
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
