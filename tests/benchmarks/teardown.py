@@ -96,7 +96,7 @@ def segments(used: int, mapped: bool = True) -> Iterator[Path]:
                     stream.truncate(mmap.PAGESIZE)
                     if number < used:
                         stack.enter_context(
-                            mmap.mmap(stream.fileno(), mmap.PAGESIZE) if mapped else open(stream.name, "rb")
+                            mmap.mmap(stream.fileno(), mmap.PAGESIZE) if mapped else open(stream.name, "rb")  # noqa: SIM115 - closed by the stack
                         )
             yield directory
     finally:
