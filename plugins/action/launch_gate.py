@@ -9,39 +9,11 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
+from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import duration
+from ansible_collections.llmops.vllm.plugins.plugin_utils.progress_line import ProgressLine
 
 MODULE = "llmops.vllm.launch_gate"
 SLICE_SECONDS = 10
-REPEAT_SECONDS = 30.0
-
-display = Display()
-
-
-def elapsed(seconds: float) -> str:
-    """Return ``seconds`` as people read them: 42s, 4m10s, 1h02m."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
-
-
-class ProgressLine:
-    """Prints a host's progress when it changed, and now and then when it did not."""
-
-    def __init__(self, host: str) -> None:
-        self._host = host
-        self._shown = ""
-        self._shown_at = 0.0
-
-    def show(self, progress: str, waited_seconds: float) -> None:
-        """Print one line if it is time to."""
-        now = time.monotonic()
-        if progress == self._shown and now - self._shown_at < REPEAT_SECONDS:
-            return
-        self._shown, self._shown_at = progress, now
-        display.display(f"    {self._host}: {progress}, {elapsed(waited_seconds)}")
 
 
 class ActionModule(ActionBase):
@@ -68,4 +40,4 @@ class ActionModule(ActionBase):
             # The launch of the first slice is the one that all the others follow; the way to the target counts too.
             arguments["invocation_id"] = answer["invocation_id"]
             arguments["waited_seconds"] = round(time.monotonic() - start, 3)
-            line.show(answer["progress"], arguments["waited_seconds"])
+            line.show(answer["progress"], f", {duration(arguments['waited_seconds'])}")

@@ -42,6 +42,7 @@ _RANGES = {
     "retries": (0, 100),
     "bandwidth_bytes_per_second": (0, 2**63),
     "lock_timeout_seconds": (0, 7 * 24 * 3600),
+    "slice_seconds": (0, 3600),
 }
 
 

@@ -95,12 +95,12 @@ def describe(progress: Progress, rate: float, remaining_seconds: int | None) -> 
     done, total = amount(progress.done_bytes), amount(progress.total_bytes)
     if done.split(" ")[1] == total.split(" ")[1]:
         done = done.split(" ")[0]
-    left = f"{duration(remaining_seconds)} left" if remaining_seconds is not None else "nothing arrives"
-    return f"{progress.files_done}/{progress.files} files, {done} of {total}, {amount(rate)}/s, {left}"
+    left = f", {duration(remaining_seconds)} left" if remaining_seconds is not None else ""
+    return f"{progress.files_done}/{progress.files} files, {done} of {total}, {amount(rate)}/s{left}"
 
 
 def amount(size_bytes: float) -> str:
-    """Return a size as people read it, three digits of it at most after rounding: 540 GB, 1.9 GB, 12 B."""
+    """Return a size as people read it, two or three digits of it: 540 GB, 1.9 GB, 12 B."""
     for factor, unit in _UNITS:
         if size_bytes >= factor:
             value = size_bytes / factor

@@ -221,6 +221,26 @@ options:
     description: Directory of releases that is searched for links into a snapshot before it is removed.
     type: path
     default: /srv/llm/releases
+  detach:
+    description:
+      - Leave what takes long, fetching and reading files, to a worker on the target that goes on when this run, its
+        controller or the connection ends. A later run for the same snapshot finds it and waits for it.
+      - Under systemd, for root, the worker is the service C(llmops-model-...), and C(systemctl status) shows how far it
+        is; elsewhere a process of its own. C(.llmops/status.json) in the snapshot says the same.
+      - Stopping the service keeps what arrived; the next run resumes it.
+      - On a controller the progress is printed meanwhile. Check mode and O(state=absent) never start a worker.
+    type: bool
+    default: false
+  slice_seconds:
+    description:
+      - With O(detach) how long one call on the target may wait for the worker, in seconds; V(0) waits for its end.
+      - On a controller, calls are repeated until the end anyway; V(0) then stands for slices of 10 to 60 seconds.
+    type: int
+    default: 0
+  follow:
+    description: The worker to wait for, as RV(follow) of an earlier slice. Set between slices.
+    type: str
+    default: ""
 requirements:
   - requests (Python package on the target, needed only when something has to be asked over HTTP)
 attributes:
@@ -417,10 +437,30 @@ sources:
       returned: always
       sample: false
 elapsed_seconds:
-  description: Duration of the module in seconds.
+  description: Duration of the work in seconds; with O(detach) that of the worker, whoever started it.
   returned: success
   type: float
   sample: 431.7
+follow:
+  description: Which worker is still at work, for the next slice to wait for.
+  returned: when a slice ended before the worker
+  type: str
+  sample: 7d4a3c5e9b1f4f0c8f6a2b1c0d9e8f7a
+unit:
+  description: Service that does the work; empty where systemd does not run it.
+  returned: when a slice ended before the worker
+  type: str
+  sample: llmops-model-acme--small-model-0123456789ab-5f0c11.service
+stop_command:
+  description: Command that stops the worker and keeps what arrived; empty when that is not known yet.
+  returned: when a slice ended before the worker
+  type: str
+  sample: systemctl stop llmops-model-acme--small-model-0123456789ab-5f0c11.service
+progress:
+  description: How far the worker is.
+  returned: when a slice ended before the worker
+  type: str
+  sample: 37/119 files, 171 of 540 GB, 1.9 GB/s, 3m10s left
 wrong:
   description: What is wrong with the snapshot, a phrase for each thing.
   returned: when O(state=verified) fails
@@ -466,13 +506,18 @@ used_by:
   sample: [kimi/3f2a9c]
 """
 
+import os
 import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.credentials import check_token, read_token
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.model_request import Surroundings, fulfil
+from ansible_collections.llmops.vllm.plugins.module_utils.model_detached import Answer, DetachedRequest, Host
+from ansible_collections.llmops.vllm.plugins.module_utils.model_request import Surroundings, as_result, fulfil
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command
+from ansible_collections.llmops.vllm.plugins.module_utils.worker_place import default_root
+from ansible_collections.llmops.vllm.plugins.module_utils.worker_start import find_launcher
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "repo": {"type": "str", "required": True},
@@ -523,6 +568,9 @@ ARGUMENT_SPEC: dict[str, Any] = {
     },
     "make_room": {"type": "bool", "default": False},
     "releases": {"type": "path", "default": "/srv/llm/releases"},
+    "detach": {"type": "bool", "default": False},
+    "slice_seconds": {"type": "int", "default": 0},
+    "follow": {"type": "str", "default": ""},
 }
 
 
@@ -535,25 +583,29 @@ def _token(module: AnsibleModule) -> str | None:
     return check_token(params["token"], "token") if params["token"] else None
 
 
+def _answer(module: AnsibleModule) -> Answer:
+    params = module.params
+    around = Surroundings(module.check_mode, token=lambda: _token(module), warn=module.warn)
+    if params["detach"] and params["state"] != "absent" and not module.check_mode:
+        host = Host(find_launcher(run_command), default_root(os.geteuid()))
+        return DetachedRequest(params, around, host).run()
+    started = time.monotonic()
+    outcome = fulfil(params, around)
+    return Answer(as_result(outcome, time.monotonic() - started), outcome.warnings)
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec=ARGUMENT_SPEC, mutually_exclusive=[("token", "token_file")], supports_check_mode=True
     )
-    started = time.monotonic()
     try:
-        around = Surroundings(module.check_mode, token=lambda: _token(module), warn=module.warn)
-        outcome = fulfil(module.params, around)
+        answer = _answer(module)
     except LlmopsError as error:
         module.fail_json(msg=error.message, **error.details)
-    for warning in outcome.warnings:
+    for warning in answer.warnings:
         module.warn(warning)
-    module.exit_json(
-        changed=outcome.tracker.changed,
-        diff=outcome.tracker.as_diff(),
-        elapsed_seconds=round(time.monotonic() - started, 3),
-        **outcome.as_result(),
-    )
+    module.exit_json(**answer.values)
 
 
 if __name__ == "__main__":

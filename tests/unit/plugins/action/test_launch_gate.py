@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.action import launch_gate
+from ansible_collections.llmops.vllm.plugins.plugin_utils import progress_line
 
 
 def waiting(progress):
@@ -13,7 +14,7 @@ def waiting(progress):
 @pytest.fixture
 def printed(monkeypatch):
     lines = []
-    monkeypatch.setattr(launch_gate.display, "display", lines.append)
+    monkeypatch.setattr(progress_line.display, "display", lines.append)
     return lines
 
 
@@ -63,8 +64,3 @@ def test_everything_else_ends_at_once(monkeypatch, printed, answer):
 def test_a_given_slice_is_used(monkeypatch, printed):
     _, calls = run(monkeypatch, [{"verdict": "ready"}], slice_seconds=3)
     assert calls[0]["slice_seconds"] == 3
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (250, "4m10s"), (3725, "1h02m")])
-def test_durations_are_readable(seconds, text):
-    assert launch_gate.elapsed(seconds) == text
