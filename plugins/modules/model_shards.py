@@ -91,6 +91,7 @@ options:
       layout:
         description:
           - V(repo) when a V(mirror) serves files at C(<url>/<path>), V(blobs) when at C(<url>/blobs/<digest>).
+          - The digest is the one that the hub lists, the SHA-256 of large files and git's blob id of small ones.
         type: str
         choices: [repo, blobs]
         default: repo
