@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, llmops.vllm maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A limit on bytes per second that all threads of a run share: a token bucket."""
+"""How much to read at once, and a limit on bytes per second that all threads of a run share: a token bucket."""
 
 from __future__ import annotations
 
@@ -11,6 +11,34 @@ from collections.abc import Callable
 _BURST_SECONDS = 0.25
 _SMALLEST_READ_BYTES = 16 * 1024
 LEAST_BYTES_PER_SECOND = 64 * 1024
+_FIRST_READ_BYTES = 64 * 1024
+_LARGEST_READ_BYTES = 8 * 1024 * 1024
+_QUICK_SECONDS = 0.2
+_SLOW_SECONDS = 1.0
+
+
+class ReadSize:
+    """How many bytes to ask a connection for at once, as it is found to be; ``monotonic`` counts seconds.
+
+    A large read costs least and returns only when all has arrived, so a slow connection gets small ones: what it brings
+    is counted, can be stopped, and is not lost when it breaks.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self.bytes = _FIRST_READ_BYTES
+
+    def read(self, readinto: Callable[[memoryview], int], view: memoryview) -> int:
+        """Let ``readinto`` fill as much of ``view`` as is due, and return the number of bytes it read."""
+        piece = view[: self.bytes]
+        began = self._monotonic()
+        count = readinto(piece)
+        seconds = self._monotonic() - began
+        if seconds > _SLOW_SECONDS:
+            self.bytes = max(_SMALLEST_READ_BYTES, self.bytes // 2)
+        elif seconds < _QUICK_SECONDS and count == self.bytes:
+            self.bytes = min(_LARGEST_READ_BYTES, self.bytes * 2)
+        return count
 
 
 class Bandwidth:

@@ -219,7 +219,7 @@ class Transfer:
         while self._writer.position < self._file.size:
             if self._stop.is_set():
                 raise StoppedError
-            view = self._writer.space(min(_READ_BYTES, self._file.size - self._writer.position))
+            view = self._writer.space(self._file.size - self._writer.position)
             count = response.read_into(view)
             if not count:
                 raise TransferError(f"{without_query(response.url)} ended at byte {self._writer.position}")
@@ -232,9 +232,9 @@ class Transfer:
 
     def _hash_prefix(self, offset: int) -> int:
         """Take the kept bytes into the digest (its state cannot be saved) and return how many there are."""
-        buffer = memoryview(bytearray(_READ_BYTES))
         done = 0
         if offset:
+            buffer = memoryview(bytearray(_READ_BYTES))
             with open(self._part.path, "rb", buffering=0, opener=_no_follow) as stream:
                 while done < offset:
                     count = stream.readinto(buffer[: min(_READ_BYTES, offset - done)]) or 0

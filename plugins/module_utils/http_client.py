@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     InvalidInputError,
     LlmopsError,
@@ -175,12 +175,14 @@ class Response:
         foreign: bool,
         stall_seconds: float,
         errors: tuple[Any, ...],
-        bandwidth: Bandwidth | None = None,
+        bandwidth: Bandwidth | None,
+        read_size: ReadSize,
     ) -> None:
         self._answer = answer
         self._stall_seconds = stall_seconds
         self._errors = errors
         self._bandwidth = bandwidth
+        self._read_size = read_size
         self.url = url
         self.foreign = foreign
         self.status: int = answer.status_code
@@ -201,12 +203,12 @@ class Response:
     def read_into(self, view: memoryview) -> int:
         """Fill ``view`` from the body and return the number of bytes, 0 at its end; raises ``TransferError``.
 
-        Under a limit on the bandwidth it fills less, and returns when the next bytes may come.
+        A slow connection fills less. Under a limit on the bandwidth it returns when the next bytes may come.
         """
         if self._bandwidth:
             view = view[: self._bandwidth.read_bytes]
         try:
-            count = int((self._inner or self._answer.raw).readinto(view))
+            count = self._read_size.read((self._inner or self._answer.raw).readinto, view)
         except self._errors as error:
             raise TransferError(transport_reason(error, self._stall_seconds)) from error
         if self._bandwidth:
@@ -265,6 +267,7 @@ class HttpClient:
         proxy: str | None = None,
         bandwidth: Bandwidth | None = None,
         sessions: Sessions | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = check_endpoint(endpoint)
         self.requests_made = 0
@@ -274,6 +277,8 @@ class HttpClient:
         self._sessions = sessions or Sessions(requests, ca_path=ca_path, proxy=proxy)
         self._stall_seconds = stall_seconds
         self._bandwidth = bandwidth
+        self._monotonic = monotonic
+        self._local = threading.local()
         self._errors = (importlib.import_module("urllib3").exceptions.HTTPError, http.client.HTTPException, OSError)
         self._lock = threading.Lock()
 
@@ -338,7 +343,15 @@ class HttpClient:
             stall_seconds=self._stall_seconds,
             errors=self._errors,
             bandwidth=self._bandwidth,
+            read_size=self._read_size(),
         )
+
+    def _read_size(self) -> ReadSize:
+        """Return what this thread has found out; all its connections take the same way."""
+        size: ReadSize | None = getattr(self._local, "read_size", None)
+        if size is None:
+            size = self._local.read_size = ReadSize(self._monotonic)
+        return size
 
     def _explained(self, url: str, error: BaseException) -> Exception:
         exceptions = self._requests.exceptions

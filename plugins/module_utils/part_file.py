@@ -23,6 +23,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Re
 
 BLOCK_BYTES = 4096
 BUFFER_BYTES = 4 * 1024 * 1024
+_ALL_BUFFERS_BYTES = 24 * 1024 * 1024
 _NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
@@ -63,7 +64,7 @@ class PartWriter:
     def __init__(self, path: str, offset: int, *, direct: bool = True, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._fd, offset)
-        self._buffer = memoryview(mmap.mmap(-1, buffer_bytes))
+        self._buffer = _huge_pages(buffer_bytes)
         self._written = offset
         self._filled = 0
         self._wants_direct = direct
@@ -139,6 +140,20 @@ class PartWriter:
                 self._buffer[: self._filled - done] = bytes(self._buffer[done : self._filled])
             self._written += done
             self._filled -= done
+
+
+def buffer_bytes_for(workers: int) -> int:
+    """Return how large the buffer of each of ``workers`` writers can be without their sum being noticed on a host."""
+    mebibyte = 1024 * 1024
+    return min(BUFFER_BYTES, max(mebibyte, _ALL_BUFFERS_BYTES // workers // mebibyte * mebibyte))
+
+
+def _huge_pages(size: int) -> memoryview:
+    """Return aligned memory, in huge pages where there are some: direct writes then pin a few pages, not a thousand."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.blobs import publish, 
 from ansible_collections.llmops.vllm.plugins.module_utils.download import Transfer, fetch_all
 from ansible_collections.llmops.vllm.plugins.module_utils.file_source import Source
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import Manifest
-from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part
+from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part, PartWriter, buffer_bytes_for
 from ansible_collections.llmops.vllm.plugins.module_utils.repair import Repair
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import RepoFile
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Plan, stale_parts
@@ -104,6 +105,7 @@ class Applier:
 
     def _fetch(self) -> None:
         sources = self._sources()
+        open_writer = functools.partial(PartWriter, buffer_bytes=buffer_bytes_for(self._plan.wish.workers))
 
         def fetch(file: RepoFile) -> None:
             part = self._parts(file)
@@ -113,7 +115,7 @@ class Applier:
 
             if file in self._repairs and self._repair(part, sources.of(file), keep):
                 return
-            Transfer(part, sources.of(file), counters=self.counters, stop=self._stop).run(keep)
+            Transfer(part, sources.of(file), counters=self.counters, stop=self._stop, open_writer=open_writer).run(keep)
 
         files = sorted(self._plan.fetch, key=sources.order)
         fetch_all(files, fetch, workers=self._plan.wish.workers, stop=self._stop)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,3 +75,43 @@ def test_threads_share_one_rate() -> None:
 def test_reads_are_small_enough_for_a_low_rate_to_flow_evenly() -> None:
     assert Bandwidth(100_000, monotonic=lambda: 0.0, sleep=lambda _s: None).read_bytes == 25_000
     assert Bandwidth(1, monotonic=lambda: 0.0, sleep=lambda _s: None).read_bytes == 16 * 1024
+
+
+class Connection:
+    def __init__(self, bytes_per_second: int, largest: int = 10**9) -> None:
+        self.clock = Clock()
+        self.rate = bytes_per_second
+        self.largest = largest
+        self.size = ReadSize(self.clock)
+
+    def readinto(self, view: memoryview) -> int:
+        self.clock.now += len(view) / self.rate
+        return min(len(view), self.largest)
+
+    def read(self, times: int) -> int:
+        buffer = memoryview(bytearray(4 * 1024 * 1024))
+        return [self.size.read(self.readinto, buffer) for _ in range(times)][-1]
+
+
+def test_a_quick_connection_fills_the_buffer_at_once() -> None:
+    connection = Connection(100_000_000)
+    assert connection.read(1) == 64 * 1024
+    assert connection.read(10) == 4 * 1024 * 1024
+
+
+def test_a_slow_connection_gets_reads_of_about_a_second() -> None:
+    assert Connection(1_000_000).read(20) == 256 * 1024
+    assert Connection(1_000).read(20) == 16 * 1024
+
+
+def test_a_connection_that_slows_down_is_noticed() -> None:
+    connection = Connection(100_000_000)
+    connection.read(20)
+    connection.rate = 100_000
+    assert connection.read(20) == 64 * 1024
+
+
+def test_a_short_answer_is_no_reason_to_ask_for_more() -> None:
+    connection = Connection(100_000_000, largest=10)
+    connection.read(20)
+    assert connection.size.bytes == 64 * 1024

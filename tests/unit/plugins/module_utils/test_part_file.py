@@ -13,6 +13,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.part_file import (
     Journal,
     Part,
     PartWriter,
+    buffer_bytes_for,
     continues_at,
     resume_offset,
 )
@@ -99,6 +100,13 @@ def test_a_restarted_writer_forgets_everything(tmp_path: Path) -> None:
     writer.finish()
     writer.close()
     assert (tmp_path / "x.part").read_bytes() == b"new"
+
+
+@given(st.integers(1, 16))
+def test_the_buffers_of_all_writers_stay_small_together(workers: int) -> None:
+    size = buffer_bytes_for(workers)
+    assert size % BLOCK_BYTES == 0 and 1024 * 1024 <= size <= 4 * 1024 * 1024
+    assert workers * size <= 24 * 1024 * 1024
 
 
 def test_a_writer_does_not_follow_a_link(tmp_path: Path) -> None:
