@@ -74,7 +74,11 @@ def module_command(job: Job, revision: str = "main", **parameters: object) -> Co
         **parameters,
     }
     (job.scratch / "arguments.json").write_text(json.dumps({"ANSIBLE_MODULE_ARGS": arguments}))
-    environment = {"PYTHONPATH": str(ROOT / "collections"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PYTHONPATH": str(ROOT / "collections"),
+        "PYTHONPYCACHEPREFIX": str(job.server.root / "pycache"),
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
     return [sys.executable, "-c", MODULE, str(job.scratch / "arguments.json")], environment
 
 
