@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+from ansible_collections.llmops.vllm.plugins.module_utils.tls_socket import read_ahead
 
 _POOLS = 64  # origins whose connections a thread keeps open; peers are many
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -97,7 +98,7 @@ def _tls_context(requests: Any, ca_path: str | None) -> ssl.SSLContext:
     except OSError as error:  # ssl.SSLError is one
         reason = "holds no certificate" if isinstance(error, ssl.SSLError) else "cannot be read by this user"
         raise InvalidInputError(f"The CA bundle {path} {reason}; correct {source}.") from error
-    return context
+    return read_ahead(context)
 
 
 def _adapter_factory(requests: Any, context: ssl.SSLContext) -> Callable[[], Any]:
