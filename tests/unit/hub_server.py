@@ -105,8 +105,11 @@ class Hub:
     def is_lfs(self, path: str) -> bool:
         return path.endswith(".safetensors")
 
-    def blob(self, sha256: str) -> bytes | None:
-        return next((d for p, d in self.files.items() if self.is_lfs(p) and sha256_of(d) == sha256), None)
+    def digest_of(self, path: str) -> str:
+        return (sha256_of if self.is_lfs(path) else git_sha1)(self.files[path])
+
+    def named(self, digest: str) -> str | None:
+        return next((path for path in self.files if self.digest_of(path) == digest), None)
 
     def tree_entries(self) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": "dir"}]
@@ -389,9 +392,11 @@ class _Cdn(_Handler):
         if self.headers.get("Authorization"):
             self.answer(400, b"Only one auth mechanism allowed")
             return
-        sha256 = urlsplit(self.path).path.rpartition("/")[2]
-        data = self.hub.blob(sha256)
-        name = next(p for p, d in self.hub.files.items() if d is data)
-        kind = self.hub.take("cdn", name)
+        digest = urlsplit(self.path).path.rpartition("/")[2]
+        name = self.hub.named(digest)
+        if name is None:
+            self.answer(404, b"no such blob")
+            return
+        kind, data = self.hub.take("cdn", name), self.hub.files[name]
         if not self.general_fault(kind, data):
-            self.serve(data, sha256, kind)
+            self.serve(data, digest, kind)
