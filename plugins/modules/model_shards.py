@@ -116,6 +116,15 @@ options:
       - File on the target that holds the token. It must belong to root or the user that runs the module and give nobody
         else access.
     type: path
+  publish_blobs:
+    description:
+      - Give every verified file a second name, C(<store>/.llmops/blobs/<digest>), a hard link, for other hosts. Any web
+        server can hand them out; C(<store>/.llmops) is what it serves as C(/), and only C(/blobs/) of it is needed.
+      - A name goes with the last snapshot that has the file. V(false) leaves existing ones alone.
+      - As O(sources) of type V(directory) with C(link=hardlink), C(<store>/.llmops) gives a new revision the files that
+        did not change.
+    type: bool
+    default: false
   include:
     description:
       - Globs of the files to have; all when empty. They match the whole path, C(*) crosses C(/), and C(dir/) means all
