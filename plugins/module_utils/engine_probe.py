@@ -15,65 +15,12 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-# Runs under the runtime's interpreter. Reads {"serve_yaml", "model"} from stdin, writes one JSON object to the real
-# stdout: {"stage": import | broken | parse | config | done, "error": str, "version": str, "kv_cache_dtype": str}.
-PROBE = r"""
-import contextlib, io, json, os, sys, tempfile
-
-answer = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-result = {"stage": "import", "error": "", "version": "", "kv_cache_dtype": ""}
-
-
-def told(error):
-    errors = getattr(error, "errors", None)
-    if callable(errors):
-        return "; ".join(str(entry["msg"]).removeprefix("Value error, ") for entry in errors())
-    return f"{type(error).__name__}: {error}"
-
-
-try:
-    import importlib.metadata
-
-    result["version"] = importlib.metadata.version("vllm")
-    import yaml
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.cli import serve
-
-    request = json.load(sys.stdin)
-    parser = serve.FlexibleArgumentParser(prog="vllm")
-    serve.ServeSubcommand().subparser_init(parser.add_subparsers(required=True))
-    path = os.path.join(tempfile.mkdtemp(), "serve.yaml")
-    result["stage"] = "parse"
-    wanted = yaml.safe_load(request["serve_yaml"])
-    if not isinstance(wanted, dict):
-        raise ValueError("serve.yaml holds no mapping of arguments to values")
-    with open(path, "w") as file:
-        yaml.safe_dump(wanted | {"model": request["model"]}, file, sort_keys=False)
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            arguments = parser.parse_args(["serve", "--config", path])
-            serve.ServeSubcommand().validate(arguments)
-    except SystemExit:
-        lines = [line for line in said.getvalue().splitlines() if line.strip()]
-        raise ValueError(lines[-1] if lines else "the parser refused them without a word") from None
-    result["stage"] = "config"
-    config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
-    result["kv_cache_dtype"] = str(config.cache_config.cache_dtype)
-    result["stage"] = "done"
-except ModuleNotFoundError as error:
-    if not str(error.name).startswith("vllm."):
-        result["stage"] = "broken"
-    result["error"] = told(error)
-except Exception as error:
-    result["error"] = told(error)
-with answer:
-    json.dump(result, answer)
-"""
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_script import PROBE
+from ansible_collections.llmops.vllm.plugins.module_utils.view import Permissions, plan_view, snapshot_sources
+from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import apply_view, process_exists
 
 
 @dataclass(frozen=True)
@@ -82,13 +29,17 @@ class EngineAnswer:
 
     ``stage`` is how far it came: ``import``, ``broken`` (a package that it needs is missing), ``parse`` (arguments
     refused), ``config`` (model or combination refused), ``done`` (nothing to object), or ``silent`` (no answer;
-    ``error`` says why).
+    ``error`` says why). ``config`` holds what the engine has resolved, by its own names, with ``device`` and
+    ``kv_cache_dtype_asked``; ``attention`` how its selector of attention backends took the question, or why it could
+    not be put (``unanswered``). Both are empty when it did not come that far.
     """
 
     stage: str
     error: str
     version: str
     kv_cache_dtype: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    attention: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,7 +54,9 @@ def read_answer(text: str, complaints: str) -> EngineAnswer:
     """Parse the probe's output; of ``complaints``, its stderr, the last line is told when there is no answer."""
     try:
         answer: dict[str, Any] = json.loads(text)
-        return EngineAnswer(**{name: str(answer[name]) for name in ("stage", "error", "version", "kv_cache_dtype")})
+        stage, error, version, dtype = (str(answer[name]) for name in ("stage", "error", "version", "kv_cache_dtype"))
+        config, attention = (dict(answer.get(name) or {}) for name in ("config", "attention"))
+        return EngineAnswer(stage, error, version, dtype, config, attention)
     except (ValueError, KeyError, TypeError):
         lines = complaints.strip().splitlines() or ["it ended without an answer"]
         return EngineAnswer("silent", lines[-1][:500], "", "")
@@ -134,6 +87,13 @@ def converse(process: subprocess.Popen[str], question: str, timeout_seconds: flo
     return read_answer(output, complaints)
 
 
+def patched_view(snapshot: str, view: str, contents: Mapping[str, bytes]) -> str:
+    """Compose a view of ``snapshot`` with the patched files at ``view`` and return it. Raises LlmopsError."""
+    plan = plan_view(snapshot, view, snapshot_sources(snapshot), contents, Permissions())
+    apply_view(plan, os.getpid(), process_exists)
+    return view
+
+
 def ask_engine(
     *,
     python: str,
@@ -143,12 +103,18 @@ def ask_engine(
     timeout_seconds: float,
     user: ProbeUser | None = None,
     cache: str = "",
+    contents: Mapping[str, bytes] | None = None,
+    compute_capability: str = "",
 ) -> EngineAnswer:
     """Run the probe with the runtime's interpreter ``python`` on the files of ``model``; at most ``timeout_seconds``.
 
     The engine may keep what it learns about the architecture in ``cache``, which the launch then need not find again.
+    ``contents`` are the files of the model that patches change; the engine is then shown a view that has them.
+    ``compute_capability``, such as 12.0, is of a GPU that a machine without one is asked about. Raises LlmopsError.
     """
     with tempfile.TemporaryDirectory(prefix="llmops-probe-") as home:
+        if contents:
+            model = patched_view(os.path.realpath(model), os.path.join(home, "model"), contents)
         if user is not None:
             os.chown(home, user.uid, user.gid)
         identity: dict[str, Any] = {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
@@ -169,5 +135,6 @@ def ask_engine(
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             return EngineAnswer("silent", f"{python} cannot be run: {reason}", "", "")
+        question = {"serve_yaml": serve_yaml, "model": model, "compute_capability": compute_capability}
         with process:
-            return converse(process, json.dumps({"serve_yaml": serve_yaml, "model": model}), timeout_seconds)
+            return converse(process, json.dumps(question), timeout_seconds)

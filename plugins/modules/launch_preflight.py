@@ -11,19 +11,23 @@ short_description: Ask the installed vLLM and the host whether a launch can work
 version_added: 0.1.0
 description:
   - Lets the installed engine itself, without a GPU, read the arguments and build its configuration from the model's
-    files, and passes on what it objects to. No rule of the engine is repeated in this collection.
+    files as the patches leave them, and lets its selector of attention backends take or refuse the model. What it
+    objects to is passed on. No rule of the engine is repeated in this collection.
+  - Reads the headers of all weights, without loading any, and holds them against index and configuration.
+  - Reckons what fits into memory beside the weights, and how long the largest context can be.
   - Looks whether the port is free, or held by the instance that is to be replaced.
-  - Fails when the verdict is V(no_go). Changes nothing.
+  - Fails when the verdict is V(no_go). Touches no service, and nothing of the release.
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
 attributes:
   check_mode:
     support: full
-    details: On a host that has no runtime, snapshot or user yet the engine cannot be asked, which is a warning.
+    details: On a host that has no runtime, snapshot or user yet the engine cannot be asked, which is a warning. Kept
+      answers are used, and none is kept.
   diff_mode:
     support: N/A
-    details: This module never changes anything.
+    details: This module changes nothing but the answers that it keeps for itself.
 options:
   runtime:
     description: Virtual environment that holds the engine.
@@ -33,6 +37,11 @@ options:
     description: Directory with the model's files, pristine or patched.
     type: path
     required: true
+  patches:
+    description: Patches of the model's configuration that the release is to have, as for M(llmops.vllm.config_patch).
+    type: list
+    elements: dict
+    default: []
   serve_yaml:
     description: The text of the configuration file that C(vllm serve --config) is to read.
     type: str
@@ -59,6 +68,27 @@ options:
       - Directory of the engine's cache; what it learns about the model's architecture is kept there for the launch.
       - Left alone when it is not there.
     type: path
+  answers:
+    description:
+      - Directory in which answers without an objection are kept, so that the same question to the same runtime about
+        the same model is answered at once. It is made, and must belong to the user that the module runs as alone.
+      - Nothing is kept when this is not set.
+    type: path
+  gpu_memory_bytes:
+    description:
+      - Memory of each GPU, in bytes, for what fits. For an engine on the CPU the host's memory is read.
+      - Without it nothing is said about GPUs' memory, unless O(serve_yaml) holds C(kv-cache-memory-bytes).
+    type: int
+  compute_capability:
+    description:
+      - Compute capability, such as V(12.0), of GPUs that this host does not have; the engine's selector for CUDA is
+        asked about them. On a host with GPUs the engine sees its own.
+    type: str
+  overrule:
+    description: RV(findings[].id) of findings that are to stop nothing; they are reported as warnings.
+    type: list
+    elements: str
+    default: []
   timeout_seconds:
     description: How long the engine may take to answer, in seconds.
     type: float
@@ -132,6 +162,86 @@ findings:
       returned: always
       type: str
       sample: https://docs.nvidia.com/deploy/cuda-compatibility/
+report:
+  description: All findings and what fits, as text for people.
+  returned: always
+  type: str
+  sample: "on each GPU weights 71.80 GiB of 94.97 GiB, ...: 181760 tokens, largest max-model-len 181760"
+memory:
+  description:
+    - What fits on one GPU, or for an engine on the CPU into one worker. Empty when it cannot be reckoned, for want of
+      RV(memory.memory_bytes) or for a model of an unknown kind.
+    - RV(memory.kv_tokens) repeats the engine's own arithmetic; what it gets to share out is an estimate unless the size
+      of the cache is given.
+  returned: always
+  type: dict
+  contains:
+    memory_bytes:
+      description: Memory of the GPU, or of the host, in bytes; 0 when it is not known.
+      returned: when it can be reckoned
+      type: int
+    weights_bytes:
+      description: Bytes of weights on the GPU that holds most.
+      returned: when it can be reckoned
+      type: int
+    allowance_bytes:
+      description: Bytes left for activations, sampler, CUDA graphs and buffers, an estimate.
+      returned: when it can be reckoned
+      type: int
+    kv_cache_bytes:
+      description: Bytes of KV cache.
+      returned: when it can be reckoned
+      type: int
+    kv_token_bytes:
+      description: Bytes of KV cache that one token takes on one GPU.
+      returned: when it can be reckoned
+      type: int
+    kv_tokens:
+      description: Tokens that the KV cache holds, as the engine logs it at its start.
+      returned: when it can be reckoned
+      type: int
+    largest_model_len:
+      description: The largest C(max-model-len) that fits, in tokens.
+      returned: when it can be reckoned
+      type: int
+    largest_num_seqs:
+      description: The largest C(max-num-seqs) whose sampler leaves the KV cache large enough for C(max-model-len).
+      returned: when it can be reckoned
+      type: int
+    estimated:
+      description: Whether the size of the KV cache is an estimate.
+      returned: when it can be reckoned
+      type: bool
+    note:
+      description: What was assumed.
+      returned: when it can be reckoned
+      type: str
+attention:
+  description: How the engine's selector of attention backends took the model; empty when it was not reached.
+  returned: always
+  type: dict
+  contains:
+    selected:
+      description: The backend that would serve; empty when none would.
+      returned: when the engine was asked
+      type: str
+    accepting:
+      description: All backends that would, the preferred first; empty for an engine that has but one.
+      returned: when the engine was asked
+      type: list
+      elements: str
+    refusing:
+      description: The backends that would not, with the engine's reasons.
+      returned: when the engine was asked
+      type: dict
+    capability:
+      description: Compute capability of the GPU that the question was about; empty for an engine on the CPU.
+      returned: when the engine was asked
+      type: str
+cached:
+  description: Whether the engine's answer is one that was kept.
+  returned: always
+  type: bool
 vllm_version:
   description: Version of the engine that was asked; empty when it could not be.
   returned: always
@@ -144,26 +254,47 @@ kv_cache_dtype:
   sample: fp8_e4m3
 """
 
+import json
 import os
 import pwd
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import read_checkpoint
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import keep, question_key, recall
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.findings import as_result, report
+from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding, as_result, report
 from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import look_at_port
-from ansible_collections.llmops.vllm.plugins.module_utils.preflight import judge_engine, judge_port
+from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import NotModelled
+from ansible_collections.llmops.vllm.plugins.module_utils.patch_set import Patch, apply_patches
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
+    judge_checkpoint,
+    judge_engine,
+    judge_port,
+    overrule,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight_memory import Fit, judge_memory, reckon, summary
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, show_unit
+from ansible_collections.llmops.vllm.plugins.module_utils.view import (
+    os_errors_as_sentences,
+    read_source,
+    snapshot_sources,
+)
 
 
 def check_parameters(parameters: dict[str, Any]) -> None:
-    """Raise ``InvalidInputError`` for numbers that cannot be right."""
+    """Raise ``InvalidInputError`` for values that cannot be right."""
     if not 0 < parameters["port"] < 65536:
         raise InvalidInputError(f"port {parameters['port']} is not between 1 and 65535.")
     if parameters["timeout_seconds"] <= 0:
         raise InvalidInputError("timeout_seconds must be more than 0.")
+    capability = parameters["compute_capability"]
+    if capability and not re.fullmatch(r"[0-9]{1,3}\.[0-9]", capability):
+        raise InvalidInputError(f"compute_capability '{capability}' is not two numbers with a dot, such as 12.0.")
 
 
 def probe_user(name: str | None) -> ProbeUser | None:
@@ -174,34 +305,100 @@ def probe_user(name: str | None) -> ProbeUser | None:
     return ProbeUser(entry.pw_uid, entry.pw_gid)
 
 
-def ask(module: AnsibleModule) -> EngineAnswer:
-    """Ask the engine, or in check mode say what has to be there first."""
-    parameters = module.params
+def what_is_missing(parameters: Mapping[str, Any]) -> str:
+    """Return what has to be there before the engine can be asked and is not, as clauses; empty when all is."""
     python = os.path.join(parameters["runtime"], "bin", "python")
     missing = [
         f"the {thing} is not there: {path}"
         for path, thing in ((python, "runtime"), (parameters["snapshot"], "snapshot"))
         if not os.path.exists(path)
     ]
-    user = None
     try:
-        user = probe_user(parameters["user"])
+        probe_user(parameters["user"])
     except KeyError:
         missing.append(f"there is no user '{parameters['user']}'; the role host_prereq makes it")
-    if missing:
-        if module.check_mode:
-            return EngineAnswer("silent", "; ".join(missing), "", "")
-        raise InvalidInputError(f"The engine cannot be asked on this host: {'; '.join(missing)}.")
+    return "; ".join(missing)
+
+
+def ask(module: AnsibleModule, contents: Mapping[str, bytes]) -> tuple[EngineAnswer, bool]:
+    """Return the engine's answer, and whether it was kept from an earlier time. Raises LlmopsError and OSError."""
+    parameters = module.params
+    python = os.path.join(parameters["runtime"], "bin", "python")
+    environment = {name: str(value) for name, value in parameters["environment"].items()}
+    capability = parameters["compute_capability"] or ""
+    question = {"serve_yaml": parameters["serve_yaml"], "capability": capability, "user": parameters["user"]}
+    answers = parameters["answers"]
+    key = question_key(python, parameters["snapshot"], contents, question, environment) if answers else ""
+    kept = recall(answers, key) if answers else None
+    if kept is not None:
+        return kept, True
     cache = parameters["cache"] if parameters["cache"] and os.path.isdir(parameters["cache"]) else ""
-    return ask_engine(
+    answer = ask_engine(
         python=python,
         serve_yaml=parameters["serve_yaml"],
         model=parameters["snapshot"],
-        environment={name: str(value) for name, value in parameters["environment"].items()},
+        environment=environment,
         timeout_seconds=parameters["timeout_seconds"],
-        user=user,
+        user=probe_user(parameters["user"]),
         cache="" if module.check_mode else cache,
+        contents=contents,
+        compute_capability=capability,
     )
+    if answers and not module.check_mode:
+        keep(answers, key, answer)
+    return answer, False
+
+
+def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Return the files that the patches change, and the model's configuration after them. Raises LlmopsError."""
+    if not os.path.isdir(parameters["snapshot"]):
+        return {}, {}
+    snapshot = os.path.realpath(parameters["snapshot"])
+    try:
+        patches = [Patch.from_parameters(patch) for patch in parameters["patches"]]
+    except TypeError as error:
+        raise InvalidInputError(f"patches: {error}; see the options of llmops.vllm.config_patch.") from error
+    with os_errors_as_sentences(f"read the snapshot {snapshot}"):
+        sources = snapshot_sources(snapshot)
+        contents = apply_patches(patches, lambda path: read_source(sources, path)).contents
+        text = contents.get("config.json") or read_source(sources, "config.json") or b"{}"
+    try:
+        config = json.loads(text)
+    except ValueError:
+        config = {}  # the engine says what is wrong with it
+    return contents, config if isinstance(config, dict) else {}
+
+
+def host_memory_bytes() -> int:
+    """Return the memory of this host."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | None, bool]:
+    """Ask the engine and read the weights' headers. Raises LlmopsError."""
+    parameters = module.params
+    missing = what_is_missing(parameters)
+    if missing:
+        if module.check_mode:
+            answer = EngineAnswer("silent", missing, "", "")
+            return judge_engine(answer), answer, None, False
+        raise InvalidInputError(f"The engine cannot be asked on this host: {missing}.")
+    contents, config = patched_files(parameters)
+    with os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}"):
+        checkpoint = read_checkpoint(parameters["snapshot"], config)
+        answer, cached = ask(module, contents)
+    findings = [*judge_engine(answer), *judge_checkpoint(checkpoint, parameters["snapshot"])]
+    fit = None
+    if answer.stage == "done" and checkpoint.tensors and not checkpoint.problems:
+        on_gpu = answer.config.get("device") == "cuda"
+        memory = parameters["gpu_memory_bytes"] or 0 if on_gpu else host_memory_bytes()
+        try:
+            fit = reckon(checkpoint, config, answer, memory)
+            findings += judge_memory(fit, config, answer) if fit else []
+        except NotModelled as reason:
+            what = f"What fits into memory was not reckoned: {reason} is not known here."
+            findings.append(Finding("memory_not_reckoned", "info", what, "config.json", "see what the engine logs"))
+    return findings, answer, fit, cached
 
 
 def main() -> None:
@@ -210,12 +407,17 @@ def main() -> None:
         argument_spec={
             "runtime": {"type": "path", "required": True},
             "snapshot": {"type": "path", "required": True},
+            "patches": {"type": "list", "elements": "dict", "default": []},
             "serve_yaml": {"type": "str", "required": True},
             "environment": {"type": "dict", "default": {}},
             "unit": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "user": {"type": "str"},
             "cache": {"type": "path"},
+            "answers": {"type": "path"},
+            "gpu_memory_bytes": {"type": "int"},
+            "compute_capability": {"type": "str"},
+            "overrule": {"type": "list", "elements": "str", "default": []},
             "timeout_seconds": {"type": "float", "default": 300},
         },
         supports_check_mode=True,
@@ -224,11 +426,20 @@ def main() -> None:
         check_parameters(module.params)
         unit = show_unit(run_command, module.params["unit"])
         listener = look_at_port(ProcFs(), module.params["port"], unit.control_group, unit.main_pid)
-        answer = ask(module)
+        found, answer, fit, cached = examine(module)
     except LlmopsError as exc:
         module.fail_json(msg=exc.message, **exc.details)
-    findings = [*judge_engine(answer), *judge_port(listener)]
-    result = {**as_result(findings), "vllm_version": answer.version, "kv_cache_dtype": answer.kv_cache_dtype}
+    findings = overrule([*found, *judge_port(listener)], module.params["overrule"])
+    text = "\n".join(part for part in (report(findings), f"What fits: {summary(fit)}." if fit else "") if part)
+    result = {
+        **as_result(findings),
+        "report": text,
+        "memory": fit.as_dict() if fit else {},
+        "attention": dict(answer.attention),
+        "cached": cached,
+        "vllm_version": answer.version,
+        "kv_cache_dtype": answer.kv_cache_dtype,
+    }
     if result["verdict"] == "no_go":
         module.fail_json(msg=f"This launch cannot work; nothing was touched.\n{report(findings)}", **result)
     if result["verdict"] == "warn" and not module.check_mode:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import (
-    PROBE,
     EngineAnswer,
     ProbeUser,
     ask_engine,
     read_answer,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_script import PROBE
 
 DONE = {"stage": "done", "error": "", "version": "0.32.0", "kv_cache_dtype": "fp8_e4m3"}
 
@@ -84,7 +84,9 @@ def test_every_stage_is_passed_on_as_it_is(runtime, stage):
 def test_the_probe_is_run_with_arguments_and_model_on_its_standard_input_only(runtime):
     runtime.records()
     seen = runtime.seen(serve_yaml="api-key: sk-very-secret\n")
-    assert seen["question"] == {"serve_yaml": "api-key: sk-very-secret\n", "model": "/srv/llm/store/acme--model/1"}
+    assert seen["question"] == {
+        "serve_yaml": "api-key: sk-very-secret\n", "model": "/srv/llm/store/acme--model/1", "compute_capability": "",
+    }  # fmt: skip
     assert seen["argv"] == ["-c", PROBE]
 
 
@@ -233,6 +235,11 @@ class Refused(ValueError):
         return [{"msg": "Value error, no backend takes fp8"}, {"msg": "and no other"}]
 
 
+class Dtype:
+    def __str__(self):
+        return "torch.bfloat16"
+
+
 class AsyncEngineArgs:
     @classmethod
     def from_cli_args(cls, arguments):
@@ -246,10 +253,115 @@ class AsyncEngineArgs:
             raise Refused
         if self.wanted.get("fails") == "missing":
             import tiktoken_of_the_model
+        if self.wanted.get("fails") == "tell":
+            raise ValueError(self.wanted["model"])
         if self.wanted.get("fails") == "value":
             raise ValueError("model is not there")
-        cache = types.SimpleNamespace(cache_dtype=self.wanted["model"])
-        return types.SimpleNamespace(cache_config=cache)
+        wanted = self.wanted
+        made = types.SimpleNamespace
+        model = made(
+            max_model_len=2048, dtype=Dtype(), quantization=None, enforce_eager=False, use_mla=True,
+            architecture="AcmeForCausalLM", hf_text_config=made(), multimodal_config=None,
+            get_head_size=lambda: 576, get_num_attention_heads=lambda parallel: 8,
+        )
+        cache = made(cache_dtype=wanted.get("kv", "auto"), block_size=16, gpu_memory_utilization=0.9)
+        parallel = made(tensor_parallel_size=2, pipeline_parallel_size=1, decode_context_parallel_size=1)
+        return made(
+            model_config=model, cache_config=cache, parallel_config=parallel, speculative_config=None,
+            scheduler_config=made(max_num_seqs=64, max_num_batched_tokens=8192),
+        )
+""",
+    "vllm/config.py": """
+import contextlib
+
+
+@contextlib.contextmanager
+def set_current_vllm_config(config):
+    yield
+""",
+    "vllm/utils/__init__.py": "",
+    "vllm/utils/torch_utils.py": "def is_quantized_kv_cache(dtype):\n    return dtype.startswith('fp8')\n",
+    "vllm/v1/__init__.py": "",
+    "vllm/v1/attention/__init__.py": "",
+    "vllm/v1/attention/selector.py": """
+from typing import NamedTuple
+
+
+class AttentionSelectorConfig(NamedTuple):
+    head_size: int
+    dtype: str
+    kv_cache_dtype: str
+    block_size: object = None
+    use_mla: bool = False
+""",
+    "vllm/v1/attention/backends.py": """
+import types
+
+
+class Latent:
+    takes = ["auto"]
+
+    @staticmethod
+    def get_name():
+        return "LATENT"
+
+    @classmethod
+    def validate_configuration(cls, device_capability, kv_cache_dtype, **rest):
+        return [] if kv_cache_dtype in cls.takes else ["kv_cache_dtype not supported"]
+
+
+class Broken(Latent):
+    @classmethod
+    def validate_configuration(cls, **rest):
+        raise ImportError("no compiled part")
+""",
+    "vllm/platforms/interface.py": """
+from typing import NamedTuple
+
+
+class DeviceCapability(NamedTuple):
+    major: int
+    minor: int
+""",
+    "vllm/platforms/__init__.py": """
+import os, types
+
+
+class Processor:
+    device_type = device_name = "cpu"
+    is_cuda = staticmethod(lambda: False)
+
+    @classmethod
+    def get_attn_backend_cls(cls, chosen, asked, heads):
+        return "vllm.v1.attention.backends." + os.environ.get("BACKEND", "Latent")
+
+
+class Gpu(Processor):
+    device_type, device_name = "cuda", "ACME 9000"
+    is_cuda = staticmethod(lambda: True)
+
+    @classmethod
+    def get_device_capability(cls, device_id=0):
+        from vllm.platforms.interface import DeviceCapability
+
+        return DeviceCapability(12, 0)
+
+    @classmethod
+    def get_valid_backends(cls, capability, asked, heads):
+        from vllm.v1.attention.backends import Latent
+
+        entry = type("Entry", (), {"name": "LATENT"})
+        reasons = Latent.validate_configuration(device_capability=capability, **asked._asdict())
+        return ([], {entry: (0, reasons)}) if reasons else ([types.SimpleNamespace(backend=entry)], {})
+
+    @classmethod
+    def get_attn_backend_cls(cls, chosen, asked, heads):
+        if cls.get_valid_backends(cls.get_device_capability(), asked, heads)[0]:
+            return "vllm.v1.attention.backends.Latent"
+        raise ValueError("No valid attention backend found for ACME 9000")
+
+
+current_platform = {"gpu": Gpu, "cpu": Processor}[os.environ.get("DEVICE", "cpu")]
 """,
     "vllm/entrypoints/__init__.py": "",
     "vllm/entrypoints/cli/__init__.py": "",
@@ -288,15 +400,76 @@ def engine(runtime):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def ask(arguments):
-        return runtime.ask(python=sys.executable, serve_yaml=arguments, environment={"PYTHONPATH": str(site)})
+    def ask(arguments, **environment):
+        settings = {"PYTHONPATH": str(site), **environment}
+        return runtime.ask(python=sys.executable, serve_yaml=arguments, environment=settings)
 
     ask.site = site
     return ask
 
 
 def test_the_probe_gives_the_engine_its_arguments_and_the_model(engine):
-    assert engine('{"port": 8000}') == EngineAnswer("done", "", "9.9", "/srv/llm/store/acme--model/1")
+    answer = engine('{"port": 8000, "fails": "tell"}')
+    assert (answer.stage, answer.error) == ("config", "ValueError: /srv/llm/store/acme--model/1")
+
+
+def test_what_the_engine_resolves_is_told_by_its_own_names(engine):
+    answer = engine('{"kv": "fp8"}')
+    assert (answer.stage, answer.version, answer.kv_cache_dtype) == ("done", "9.9", "fp8")
+    assert answer.config == {
+        "max_model_len": 2048, "dtype": "bfloat16", "quantization": None, "enforce_eager": False,
+        "architecture": "AcmeForCausalLM", "max_num_seqs": 64, "max_num_batched_tokens": 8192, "block_size": 16,
+        "gpu_memory_utilization": 0.9, "tensor_parallel_size": 2, "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1, "speculative": False, "kv_cache_dtype_asked": "", "device": "cpu",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reasons"), [("auto", []), ("bfloat16", []), ("fp8", ["kv_cache_dtype not supported"])]
+)
+def test_a_platform_that_validates_nothing_is_asked_through_its_backend(engine, dtype, reasons):
+    said = engine(json.dumps({"kv": dtype})).attention
+    assert (said["selected"], said["validates"], said["capability"]) == ("LATENT", False, "")
+    assert said["refusing"] == {"LATENT": reasons}
+
+
+def test_a_backend_that_cannot_be_loaded_refuses(engine):
+    assert engine("{}", BACKEND="Broken").attention["refusing"] == {"LATENT": ["ImportError: no compiled part"]}
+
+
+def test_the_selector_of_a_gpu_says_what_accepts_and_what_refuses(engine):
+    said = engine("{}", DEVICE="gpu").attention
+    assert (said["selected"], said["accepting"], said["refusing"]) == ("Latent", ["LATENT"], {})
+    assert (said["validates"], said["capability"], said["device"]) == (True, "12.0", "ACME 9000")
+    said = engine('{"kv": "fp8"}', DEVICE="gpu").attention
+    assert (said["selected"], said["accepting"]) == ("", [])
+    assert said["refusing"] == {"LATENT": ["kv_cache_dtype not supported"]}
+    assert said["error"] == "No valid attention backend found for ACME 9000"
+
+
+def test_an_engine_without_such_a_selector_leaves_the_question_unanswered(engine):
+    (engine.site / "vllm/v1/attention/selector.py").unlink()
+    answer = engine("{}")
+    assert answer.stage == "done" and list(answer.attention) == ["unanswered"]
+    assert "selector" in answer.attention["unanswered"]
+
+
+@pytest.mark.parametrize("place", ["vllm/entrypoints/launchers/launcher.py", "vllm/entrypoints/openai/api_server.py"])
+def test_parsers_that_the_engine_does_not_have_are_refused_wherever_a_version_looks_for_them(engine, place):
+    path = engine.site / place
+    path.parent.mkdir(parents=True)
+    (path.parent / "__init__.py").write_text("")
+    path.write_text("def validate_api_server_args(arguments):\n    raise KeyError('invalid tool call parser: nope')\n")
+    answer = engine("{}")
+    assert (answer.stage, answer.error) == ("config", "KeyError: 'invalid tool call parser: nope'")
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_refused(engine):
+    (engine.site / "vllm/tokenizers.py").write_text(
+        "def cached_tokenizer_from_config(model):\n    raise ValueError('there is no tokenizer')\n"
+    )
+    answer = engine("{}")
+    assert (answer.stage, answer.error) == ("config", "ValueError: there is no tokenizer")
 
 
 @pytest.mark.parametrize(
