@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.worker_place import FA
 from ansible_collections.llmops.vllm.plugins.module_utils.worker_start import Launcher, Start
 
 _POLL_SECONDS = 0.1
-_NOT_ITS_BUSINESS = ("token", "token_file", "detach", "slice_seconds", "follow", "lock_timeout_seconds")
+_NOT_ITS_BUSINESS = ("token", "token_file", "proxy", "detach", "slice_seconds", "follow", "lock_timeout_seconds")
 _ENVIRONMENT = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
@@ -102,6 +102,7 @@ class DetachedRequest:
                     pack(model_worker.__name__),
                     f"Download of {outcome.repo} at {outcome.commit[:12]} into {self._store}",
                     _existing(self._store),
+                    apart=not _links(self._params["sources"]),
                 )
             )
             return identity
@@ -167,6 +168,11 @@ class DetachedRequest:
             "stop_command": launcher.stop_command(place.name, known.get("pid", "")),
             "progress": str(known.get("text", "starting")),
         }
+
+
+def _links(sources: Sequence[Mapping[str, Any]] | None) -> bool:
+    """Whether files of a source are linked into the store and not copied."""
+    return any(source["link"] not in (None, "copy") for source in sources or ())
 
 
 def _existing(path: str) -> str:
