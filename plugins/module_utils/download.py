@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
@@ -38,13 +39,15 @@ from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress impo
 _READ_BYTES = 1024 * 1024
 _SYNC_BYTES = 256 * 1024 * 1024
 _COMPRESSIONS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")
+_PACE_SECONDS = 60.0
+_SLOWEST_BYTES_PER_SECOND = 16 * 1024
 _JOURNAL_FROM_BYTES = 4 * 1024 * 1024
 
 
 class Transfer:
     """One file on its way into its part, from the first of ``sources`` that delivers the right bytes.
 
-    ``stop`` ends it early, ``open_writer`` takes a path and a byte offset.
+    ``stop`` ends it early, ``open_writer`` takes a path and a byte offset, ``monotonic`` counts seconds.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Transfer:
         counters: Counters,
         stop: threading.Event,
         open_writer: Callable[[str, int], Writer] = PartWriter,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._part = part
         self._file = part.file
@@ -62,6 +66,7 @@ class Transfer:
         self._counters = counters
         self._stop = stop
         self._open_writer = open_writer
+        self._monotonic = monotonic
         self._digester = MarkedDigester(part.file)
         journal = part.load()
         self._origin, self._etag = journal.origin, journal.etag
@@ -216,6 +221,7 @@ class Transfer:
             )
 
     def _receive(self, source: Source, response: Answer) -> None:
+        pace = (self._monotonic(), self._writer.position)
         while self._writer.position < self._file.size:
             if self._stop.is_set():
                 raise StoppedError
@@ -229,6 +235,17 @@ class Transfer:
             self._writer.advance(count)
             if self._writer.position - self._synced >= _SYNC_BYTES:
                 self._save()
+            pace = self._paced(source, *pace)
+
+    def _paced(self, source: Source, since: float, before: int) -> tuple[float, int]:
+        """Leave a source that drips, unless it is the last one; return time and position that the pace counts from."""
+        now, position = self._monotonic(), self._writer.position
+        if now - since < _PACE_SECONDS or source is self._sources[-1]:
+            return since, before
+        rate = (position - before) / (now - since)
+        if rate < _SLOWEST_BYTES_PER_SECOND:
+            raise SourceError(f"{self._file.path} came at {rate:.0f} bytes per second for {now - since:.0f} seconds.")
+        return now, position
 
     def _hash_prefix(self, offset: int) -> int:
         """Take the kept bytes into the digest (its state cannot be saved) and return how many there are."""

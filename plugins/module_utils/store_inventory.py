@@ -27,6 +27,7 @@ class SnapshotState:
     repo: str
     commit: str
     path: str
+    manifest: str
     endpoint: str
     complete: bool
     files: int
@@ -68,6 +69,7 @@ def _state(snapshot: Snapshot) -> SnapshotState:
         repo=snapshot.repo,
         commit=snapshot.commit,
         path=snapshot.path,
+        manifest=snapshot.manifest if known else "",
         endpoint=known.endpoint if known else "",
         complete=bool(known and known.complete and not changed),
         files=len(records),

@@ -61,8 +61,9 @@ options:
   sources:
     description:
       - Where files come from. For each file they are tried in order, until one delivers the right bytes.
-      - One that cannot be reached, does not have the file, or delivers wrong bytes twice is followed by the next. One
-        that has not answered at all, retries included, is skipped for the rest of the run, with a warning.
+      - One that cannot be reached, does not have the file, or delivers wrong bytes twice or less than 16 KiB per second
+        for a minute is followed by the next. One that has not answered at all, retries included, is skipped for the
+        rest of the run, with a warning.
       - No source is trusted. What a file must be is known from O(endpoint) or O(manifest) before any is asked.
       - By default the hub at O(endpoint).
     type: list

@@ -62,6 +62,13 @@ snapshots:
       returned: always
       type: str
       sample: /srv/llm/store/acme--small-model/0123456789abcdef0123456789abcdef01234567
+    manifest:
+      description:
+        - Path of the manifest; empty when there is none.
+        - It can be the O(llmops.vllm.model_shards#module:manifest) of hosts that reach no hub.
+      returned: always
+      type: str
+      sample: /srv/llm/store/acme--small-model/0123456789abcdef0123456789abcdef01234567/.llmops/manifest.json
     endpoint:
       description: The hub it came from; empty when there is no manifest.
       returned: always

@@ -29,6 +29,7 @@ def test_a_complete_snapshot_is_listed(run_module: Any, hub: Hub, store: Path, c
             "repo": REPO,
             "commit": COMMIT,
             "path": str(store / "acme--tiny-model" / COMMIT),
+            "manifest": str(store / "acme--tiny-model" / COMMIT / ".llmops" / "manifest.json"),
             "endpoint": hub.endpoint,
             "complete": True,
             "files": len(hub.files),
