@@ -162,10 +162,12 @@ class Topology:
 class GpuReport:
     """What a host has. ``reason`` says why there is nothing when ``present`` is false.
 
+    ``answered`` is false when that is because nobody could be asked: no ``nvidia-smi``, or none that answers in time.
     ``kernel_module`` is open, proprietary or empty; ``problems`` are questions that got no answer.
     """
 
     present: bool
+    answered: bool = True
     reason: str = ""
     driver_version: str = ""
     cuda_version: str = ""

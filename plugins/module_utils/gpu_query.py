@@ -38,12 +38,14 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gpu_xml import parse_d
 from ansible_collections.llmops.vllm.plugins.module_utils.pci import PciGpu, read_pci_gpus
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs, Wanted, read_file
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun, Runner
+from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import find_devices
 from ansible_collections.llmops.vllm.plugins.module_utils.users import user_name
 
 SMI = "nvidia-smi"
 GPU_DEVICES = ("/dev/nvidia[0-9]*",)
-# After these no other question is worth asking: not there, no answer in time, no driver, no library, two versions.
-HOPELESS = (127, 124, 9, 12, 18)
+UNANSWERED = (127, 124)  # not there, no answer in time
+# After these no other question is worth asking: no driver, no library, two versions of them.
+HOPELESS = (*UNANSWERED, 9, 12, 18)
 KERNEL_DRIVER = "nvidia"
 MODULE_VERSION = re.compile(r"NVRM version:.*?(Open Kernel Module|Kernel Module).*?\s(\d+\.\d+(?:\.\d+)?)\s")
 
@@ -62,6 +64,12 @@ class GpuHost:
     root: str = "/"
 
 
+def this_host(run: Runner) -> GpuHost:
+    """Return the host that this runs on."""
+    proc = ProcFs()
+    return GpuHost(run, proc, CgroupLayout(proc), find_devices(GPU_DEVICES))
+
+
 def read_gpus(host: GpuHost, topology: bool = True) -> GpuReport:
     """Return the GPUs of the host; ``present`` is false, with a reason, where none can be used."""
     on_bus = read_pci_gpus(host.root)
@@ -73,8 +81,15 @@ def read_gpus(host: GpuHost, topology: bool = True) -> GpuReport:
     gpus = merge(document.gpus if document else (), rows)
     if not gpus:
         reason = f"{explain(first)}{_on_the_bus(on_bus)}"
-        missing = tuple(parse_lost(first.stdout + first.stderr))
-        return GpuReport(False, reason, version, "", kernel_module, missing=missing, problems=tuple(problems))
+        return GpuReport(
+            present=False,
+            answered=first.returncode not in UNANSWERED,
+            reason=reason,
+            driver_version=version,
+            kernel_module=kernel_module,
+            missing=tuple(parse_lost(first.stdout + first.stderr)),
+            problems=tuple(problems),
+        )
     if first.returncode:
         problems.insert(0, explain(first))
     holders, unreadable = _holders(host)

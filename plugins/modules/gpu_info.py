@@ -408,13 +408,10 @@ from dataclasses import asdict
 from functools import partial
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import CgroupLayout
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.gpu_query import GPU_DEVICES, GpuHost, read_gpus
+from ansible_collections.llmops.vllm.plugins.module_utils.gpu_query import read_gpus, this_host
 from ansible_collections.llmops.vllm.plugins.module_utils.kernel_log import KernelLog, read_kernel_log
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command
-from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import find_devices
 
 
 def main() -> None:
@@ -431,10 +428,9 @@ def main() -> None:
         if module.params["timeout_seconds"] <= 0:
             raise InvalidInputError("timeout_seconds must be more than 0.")
         run = partial(run_command, timeout_seconds=module.params["timeout_seconds"])
-        proc = ProcFs()
-        host = GpuHost(run, proc, CgroupLayout(proc), find_devices(GPU_DEVICES))
+        host = this_host(run)
         report = read_gpus(host, topology=module.params["topology"])
-        log = read_kernel_log(run, proc) if module.params["kernel_log"] else KernelLog()
+        log = read_kernel_log(run, host.proc) if module.params["kernel_log"] else KernelLog()
     except LlmopsError as exc:
         module.fail_json(msg=exc.message, **exc.details)
     module.exit_json(changed=False, **report.as_dict(), kernel_log=asdict(log))
