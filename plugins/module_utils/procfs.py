@@ -14,11 +14,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Callable, NamedTuple
+
+from ansible_collections.llmops.vllm.plugins.module_utils.shares import shared
 
 KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD in linux/sched.h
 LISTENING_STATE = b"0A"  # TCP_LISTEN in net/tcp_states.h
@@ -249,7 +251,7 @@ class ProcFs:
 
     def waits_in(self, process: Process) -> str:
         """Return the kernel function a process sleeps in, or an empty string where the kernel does not tell."""
-        name = os.fsdecode(_read(f"{self.root}/{process.pid}/wchan")).strip()
+        name = os.fsdecode(read_file(f"{self.root}/{process.pid}/wchan")).strip()
         return "" if name == "0" else name
 
     def tcp_listeners(self, port: int) -> dict[int, int]:
@@ -257,7 +259,7 @@ class ProcFs:
         wanted = b"%04X" % port
         found: dict[int, int] = {}
         for name in ("tcp", "tcp6"):
-            for line in _read(f"{self.root}/net/{name}").splitlines()[1:]:
+            for line in read_file(f"{self.root}/net/{name}").splitlines()[1:]:
                 fields = line.split()
                 if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].rpartition(b":")[2] == wanted:
                     found[int(fields[9])] = int(fields[7])
@@ -265,30 +267,40 @@ class ProcFs:
 
     def unix_sockets(self, pid: str = "") -> Iterator[tuple[int, str]]:
         """Yield inode and path of every bound unix socket, of the network namespace of ``pid`` when given."""
-        for line in _read(f"{self.root}/{pid}/net/unix").splitlines()[1:]:
+        for line in read_file(f"{self.root}/{pid}/net/unix").splitlines()[1:]:
             fields = line.split(maxsplit=7)
             if len(fields) == 8:
                 yield int(fields[6]), os.fsdecode(fields[7])
 
     def holders(self, wanted: Wanted, processes: Mapping[int, Process]) -> Holders:
         """Find who holds the wanted sockets and devices open, among ``processes``."""
-        by_pid: dict[int, tuple[str, ...]] = {}
-        seen: set[str] = set()
-        unreadable: set[int] = set()
+        if not wanted:
+            return Holders({}, (), frozenset())
         sockets = {f"{SOCKET_LINK}{inode}]": label for inode, label in wanted.sockets.items()}
-        for pid, process in processes.items() if wanted else ():
-            if process.kernel_thread:
-                continue
+        pids = [pid for pid, process in processes.items() if not process.kernel_thread]
+        by_pid: dict[int, tuple[str, ...]] = {}
+        unreadable: set[int] = set()
+        for held, hidden in shared(partial(self._look_for, sockets, wanted.devices), pids):
+            by_pid.update((pid, tuple(labels)) for pid, labels in held)
+            unreadable.update(hidden)
+        unseen = tuple(sorted(set(wanted.sockets.values()).difference(*by_pid.values())))
+        return Holders(dict(sorted(by_pid.items())), unseen, frozenset(unreadable))
+
+    def _look_for(
+        self, sockets: Mapping[str, str], devices: Mapping[int, str], pids: Iterable[int]
+    ) -> tuple[list[tuple[int, list[str]]], list[int]]:
+        """Return who of ``pids`` holds which, and who may not be looked at."""
+        held: list[tuple[int, list[str]]] = []
+        hidden: list[int] = []
+        for pid in pids:
             try:
-                labels = self._labels(pid, sockets, wanted.devices)
+                labels = self._labels(pid, sockets, devices)
             except PermissionError:
-                unreadable.add(pid)
+                hidden.append(pid)
                 continue
             if labels:
-                by_pid[pid] = tuple(sorted(labels))
-                seen |= labels
-        unseen = tuple(sorted(set(wanted.sockets.values()) - seen))
-        return Holders(by_pid, unseen, frozenset(unreadable))
+                held.append((pid, sorted(labels)))
+        return held, hidden
 
     def _labels(self, pid: int, sockets: Mapping[str, str], devices: Mapping[int, str]) -> set[str]:
         with self.open_files(pid) as files:
@@ -350,35 +362,41 @@ def _runs(state: str, threads: int) -> bool:
 
 
 def _stat_fields(raw: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the command's name, which can hold blanks and brackets (the last one ends it), and the fields after it."""
+    """Return the command's name, which can hold blanks and brackets (the last one ends it), and 20 fields after it."""
     end = raw.rindex(b")")
-    return raw[raw.index(b"(") + 1 : end], raw[end + 2 :].split()
+    return raw[raw.index(b"(") + 1 : end], raw[end + 2 :].split(None, 20)
 
 
-def _read(path: str, size: int = 65536, *, one_record: bool = False) -> bytes:
-    """Return a proc file's content; empty when the process has gone or does not let us look."""
+def _open(path: str) -> int | None:
+    """Open a proc file, or return None when the process has gone or does not let us look."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.ENOTDIR):
-            return b""
+            return None
         raise
-    try:
-        chunks: list[bytes] = []
-        while True:
-            chunk = os.read(descriptor, size)
-            chunks.append(chunk)
-            if not chunk or (one_record and len(chunk) < size):
-                return b"".join(chunks)
-    except (ProcessLookupError, PermissionError):
-        return b""
-    finally:
-        os.close(descriptor)
+
+
+def read_file(path: str) -> bytes:
+    """Return a proc file's content; empty when the process has gone or does not let us look."""
+    descriptor = _open(path)
+    return b"" if descriptor is None else _read_and_close(descriptor, 65536, one_record=False)
 
 
 def _read_record(path: str) -> bytes:
     """Read a file that the kernel writes as one record: a read that returns less than was asked for has all of it."""
-    return _read(path, 4096, one_record=True)
+    descriptor = _open(path)
+    return b"" if descriptor is None else _read_and_close(descriptor, 4096, one_record=True)
 
 
-read_file = _read
+def _read_and_close(descriptor: int, size: int, *, one_record: bool) -> bytes:
+    try:
+        content = chunk = os.read(descriptor, size)
+        while chunk and (len(chunk) == size or not one_record):
+            chunk = os.read(descriptor, size)
+            content += chunk
+        return content
+    except (ProcessLookupError, PermissionError):
+        return b""
+    finally:
+        os.close(descriptor)

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
+from ansible_collections.llmops.vllm.plugins.module_utils.shares import shared
 from ansible_collections.llmops.vllm.plugins.module_utils.shm import (
     IN_USE,
     NOT_PROVABLE,
@@ -57,7 +58,6 @@ class _Search:
         self._want_sockets = len(files) < len(candidates)
         self._users: dict[tuple[int, int], set[int]] = {}
         self._socket_names: set[str] = set()
-        self._namespaces: set[str] = set()
         self._unreadable: dict[int, frozenset[int]] = {}
         devices = {f"{os.major(device):02x}:{os.minor(device):02x}": device for device, _inode in self._keys}
         self._devices = {text.encode("ascii"): device for text, device in devices.items()}
@@ -67,36 +67,56 @@ class _Search:
         """Look at all processes."""
         pids = self._proc.pids()
         if self._want_sockets:
-            self._add_sockets("")
-            self._each(pids, self._look_at_sockets)
+            self._look_at_sockets(pids)
         if self._mapping is not None:
-            self._each(pids, self._look_at_mappings)
+            self._ask(pids, self._mapped)
         # What is mapped is in use whoever else has it open.
         names = {found.name for found in self._unproven if found.key not in self._users}
         if names:
-            self._each(pids, partial(self._look_at_open_files, names))
+            self._ask(pids, partial(self._opened, names))
         uids = frozenset(uid for some in self._unreadable.values() for uid in some)
         users = {key: frozenset(some) for key, some in self._users.items()}
         return Usage(users, frozenset(self._socket_names), uids, len(self._unreadable))
 
-    def _each(self, pids: Iterable[int], look: Callable[[int], None]) -> None:
-        for pid in pids:
-            try:
-                look(pid)
-            except PermissionError:
+    def _ask(self, pids: Sequence[int], find: Callable[[int], Iterable[tuple[int, int]]]) -> None:
+        """Note which process uses which candidates; ``find`` returns devices and inodes."""
+        for uses, hidden in shared(partial(self._find, find), pids):
+            for pid, device, inode in uses:
+                self._users.setdefault((device, inode), set()).add(pid)
+            for pid in hidden:
                 self._note_unreadable(pid)
 
-    def _look_at_sockets(self, pid: int) -> None:
-        namespace = _link(f"{self._proc.root}/{pid}/ns/net")
-        if namespace and namespace not in self._namespaces:
-            self._namespaces.add(namespace)
-            self._add_sockets(str(pid))
+    def _find(
+        self, find: Callable[[int], Iterable[tuple[int, int]]], pids: Iterable[int]
+    ) -> tuple[list[tuple[int, int, int]], list[int]]:
+        uses: list[tuple[int, int, int]] = []
+        hidden: list[int] = []
+        for pid in pids:
+            try:
+                uses += [(pid, *key) for key in find(pid) if key in self._keys]
+            except PermissionError:
+                hidden.append(pid)
+        return uses, hidden
 
-    def _look_at_mappings(self, pid: int) -> None:
+    def _look_at_sockets(self, pids: Iterable[int]) -> None:
+        """Note the names of all bound sockets, of each network namespace once."""
+        self._add_sockets("")
+        seen: set[str] = set()
+        for pid in pids:
+            try:
+                namespace = _link(f"{self._proc.root}/{pid}/ns/net")
+            except PermissionError:
+                self._note_unreadable(pid)
+                continue
+            if namespace and namespace not in seen:
+                seen.add(namespace)
+                self._add_sockets(str(pid))
+
+    def _mapped(self, pid: int) -> Iterable[tuple[int, int]]:
         maps = self._maps(pid)
         if self._mapping and any(device in maps for device in self._devices):
-            for device, inode in set(self._mapping.findall(maps)):
-                self._add_user((self._devices[device], int(inode)), pid)
+            return {(self._devices[device], int(inode)) for device, inode in self._mapping.findall(maps)}
+        return ()
 
     def _maps(self, pid: int) -> bytes:
         try:
@@ -105,7 +125,8 @@ class _Search:
         except (FileNotFoundError, ProcessLookupError):
             return b""
 
-    def _look_at_open_files(self, names: Collection[str], pid: int) -> None:
+    def _opened(self, names: Collection[str], pid: int) -> Iterable[tuple[int, int]]:
+        found = []
         with self._proc.open_files(pid) as files:
             for number, link in zip(files.names, files.links):
                 # The last part of the link is the object's name in whatever mount namespace it was opened; comparing it
@@ -114,11 +135,8 @@ class _Search:
                 if opened in names or (opened.endswith(DELETED) and opened[: -len(DELETED)] in names):
                     status = files.status(number)
                     if status is not None:
-                        self._add_user((status.st_dev, status.st_ino), pid)
-
-    def _add_user(self, key: tuple[int, int], pid: int) -> None:
-        if key in self._keys:
-            self._users.setdefault(key, set()).add(pid)
+                        found.append((status.st_dev, status.st_ino))
+        return found
 
     def _add_sockets(self, pid: str) -> None:
         self._socket_names.update(path.rpartition("/")[2] for _inode, path in self._proc.unix_sockets(pid))

@@ -230,8 +230,8 @@ def without_reason(reason: str) -> tuple[Any, str, Any]:
     return shm.Policy, "reason_to_keep", lambda self, found: real(self, found).replace(reason, "")
 
 
-NOTHING_IN_MAPS = (shm_usage._Search, "_look_at_mappings", lambda *_: None)
-NOTHING_IN_FD = (shm_usage._Search, "_look_at_open_files", lambda *_: None)
+NOTHING_IN_MAPS = (shm_usage._Search, "_mapped", lambda *_: ())
+NOTHING_IN_FD = (shm_usage._Search, "_opened", lambda *_: ())
 LEASE_ALWAYS_GRANTED = (shm_usage, "_answer_of_file", lambda *_: shm.UNUSED)
 ANY_OBJECT_IS_THE_SAME = (shm.ShmObject, "is_still", lambda *_: True)
 
