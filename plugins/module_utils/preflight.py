@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
@@ -109,9 +108,3 @@ def overrule(findings: Sequence[Finding], ids: Collection[str]) -> list[Finding]
         else finding
         for finding in findings
     ]
-
-
-def resolved(answer: EngineAnswer, name: str, default: Any) -> Any:
-    """Return what the engine resolved a setting to, or ``default`` when it did not say."""
-    value = answer.config.get(name)
-    return default if value is None else value

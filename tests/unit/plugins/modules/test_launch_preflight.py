@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.modules import launch_preflight
+from ansible_collections.llmops.vllm.tests.unit.checkpoints import LLAMA, llama, write_checkpoint
 
 DONE = {"stage": "done", "error": "", "version": "0.32.0", "kv_cache_dtype": "fp8_e4m3"}
 
@@ -31,6 +32,8 @@ class Host:
         self.python.write_text(
             f"#!{sys.executable} -S\nimport json, os, sys\nquestion = json.load(sys.stdin)\n"
             f"answer = {answer!r}\nseen = {{'question': question, 'environment': dict(os.environ)}}\n"
+            "config = os.path.join(question['model'], 'config.json')\n"
+            "seen['config'] = open(config).read() if os.path.exists(config) else ''\n"
             f"open({str(self.directory / 'seen')!r}, 'w').write(json.dumps(seen))\nprint(json.dumps(answer))\n"
         )
         self.python.chmod(0o755)
@@ -163,3 +166,111 @@ def test_a_value_that_cannot_be_right_is_refused_before_anything_is_asked(run_mo
     result = run_module(launch_preflight, **host.parameters(**wrong))
     assert result["failed"] and result["msg"] == sentence
     assert not (host.directory / "seen").exists()
+
+
+REFUSING = {
+    "device": "cpu", "head_size": 576, "mla": True, "quantized": True, "accepting": [], "error": "", "capability": "",
+    "refusing": {"CPU_MLA": ["kv_cache_dtype not supported"]}, "selected": "CPU_MLA", "validates": False,
+}  # fmt: skip
+TOLD = {
+    "device": "cpu", "max_model_len": 512, "max_num_seqs": 4, "max_num_batched_tokens": 2048, "block_size": 128,
+    "dtype": "bfloat16", "tensor_parallel_size": 1, "kv_cache_memory_bytes": 64 * 1024 * 1024,
+}  # fmt: skip
+PATCH = {
+    "name": "no-fp8", "file": "config.json", "reason": "No backend takes it", "remove_keys": ["kv_cache_scheme"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(host):
+    config = {**LLAMA, "quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}
+    (host.snapshot / "config.json").write_text(json.dumps(config))
+    write_checkpoint(host.snapshot, llama(), 3)
+    return host
+
+
+def test_what_fits_is_told_with_a_go(run_module, model):
+    model.engine_says(kv_cache_dtype="auto", config=TOLD)
+    result = run_module(launch_preflight, **model.parameters())
+    assert (result["verdict"], result["findings"]) == ("go", [])
+    assert (result["memory"]["kv_tokens"], result["memory"]["largest_model_len"]) == (65536, 65536)
+    assert "65536 tokens, largest max-model-len 65536" in result["report"]
+
+
+def test_a_context_that_does_not_fit_is_a_no_go_that_says_what_would(run_module, model):
+    model.engine_says(kv_cache_dtype="auto", config={**TOLD, "max_model_len": 100_000})
+    result = run_module(launch_preflight, **model.parameters())
+    assert result["failed"] and [finding["id"] for finding in result["findings"]] == ["context_does_not_fit"]
+    assert "max-model-len: 65536" in result["msg"]
+
+
+def test_memory_of_an_unknown_kind_is_no_objection(run_module, model):
+    model.engine_says(config={**TOLD, "kv_cache_memory_bytes": 1}, kv_cache_dtype="nvfp4")
+    result = run_module(launch_preflight, **model.parameters())
+    assert (result["verdict"], result["memory"]) == ("go", {})
+    assert [finding["id"] for finding in result["findings"]] == ["memory_not_reckoned"]
+
+
+def test_the_engine_is_shown_the_model_as_the_patches_leave_it(run_module, model):
+    model.engine_says(config=TOLD)
+    run_module(launch_preflight, **model.parameters(patches=[PATCH]))
+    shown = model.seen["question"]["model"]
+    assert shown.startswith(model.seen["environment"]["HOME"]) and not os.path.exists(shown)
+    assert json.loads(model.seen["config"])["quantization_config"] == {}
+    assert json.loads((model.snapshot / "config.json").read_text())["quantization_config"] != {}
+
+
+def test_a_patch_that_is_none_is_refused(run_module, model):
+    model.engine_says()
+    result = run_module(launch_preflight, **model.parameters(patches=[{"name": "x", "colour": "red"}]))
+    assert result["failed"] and "colour" in result["msg"] and "config_patch" in result["msg"]
+
+
+def test_weights_that_are_damaged_are_a_no_go_whatever_the_engine_says(run_module, model):
+    model.engine_says(config=TOLD)
+    (model.snapshot / "model-00002-of-00003.safetensors").write_bytes(b"")
+    result = run_module(launch_preflight, check=True, **model.parameters())
+    assert result["failed"] and [finding["id"] for finding in result["findings"]] == ["shard_damaged"]
+    assert "model-00002-of-00003.safetensors: it has 0 bytes" in result["msg"] and result["memory"] == {}
+
+
+def test_what_the_attention_selector_refuses_is_a_no_go_until_it_is_overruled(run_module, model, capsys):
+    model.engine_says(config=TOLD, attention=REFUSING)
+    result = run_module(launch_preflight, **model.parameters())
+    assert result["failed"] and result["attention"]["refusing"] == REFUSING["refusing"]
+    assert "NO-GO: No attention backend takes this model with a KV cache of fp8_e4m3." in result["msg"]
+    assert "  price: about half the KV tokens" in result["msg"]
+    result = run_module(launch_preflight, **model.parameters(overrule=["kv_cache_dtype"]))
+    assert "failed" not in result and result["verdict"] == "warn"
+    assert "(overruled)" in capsys.readouterr().err
+
+
+def test_an_answer_that_was_kept_is_not_asked_for_again(run_module, model):
+    model.engine_says(config=TOLD)
+    parameters = model.parameters(answers=str(model.directory / "answers"))
+    assert not run_module(launch_preflight, check=True, **parameters)["cached"]
+    assert not (model.directory / "answers").exists()
+    first = run_module(launch_preflight, **parameters)
+    model.python.write_text("#!/bin/sh\nexit 1\n")
+    second = run_module(launch_preflight, **parameters)
+    assert (first["cached"], second["cached"]) == (False, True)
+    assert {**first, "cached": True} == second
+    assert run_module(launch_preflight, **{**parameters, "serve_yaml": "port: 1"})["verdict"] == "warn"
+
+
+def test_an_objection_is_asked_for_again(run_module, model):
+    parameters = model.parameters(answers=str(model.directory / "answers"))
+    model.engine_says(stage="config", error="no driver")
+    assert run_module(launch_preflight, **parameters)["failed"]
+    model.engine_says(config=TOLD)
+    assert run_module(launch_preflight, **parameters)["verdict"] == "go"
+
+
+def test_a_gpu_that_is_not_there_is_asked_about_by_its_capability(run_module, model):
+    model.engine_says(config={**TOLD, "device": "cuda", "gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": None})
+    parameters = model.parameters(compute_capability="12.0", gpu_memory_bytes=96 * 1024**3)
+    result = run_module(launch_preflight, **parameters)
+    assert model.seen["question"]["compute_capability"] == "12.0"
+    assert result["memory"]["estimated"] and result["memory"]["memory_bytes"] == 96 * 1024**3
+    result = run_module(launch_preflight, **model.parameters(compute_capability="sm120"))
+    assert result["msg"] == "compute_capability 'sm120' is not two numbers with a dot, such as 12.0."
