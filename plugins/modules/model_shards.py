@@ -17,7 +17,7 @@ description:
   - A file gets its final name only after its digest was right and it was synced to the disk. What is still arriving
     lies in C(.llmops/partial), named by digest, and is resumed by the next run, whatever ended this one.
   - With a full commit id as O(revision) and a complete snapshot there is no network access at all.
-  - Beside the files lies the metadata of the hub's own client, C(.cache/huggingface), so that C(hf download --local-dir)
+  - Beside the files lies the metadata of the hub's own client, C(.cache/huggingface). C(hf download --local-dir) then
     takes the snapshot for complete and fetches nothing.
   - The token is sent to the origin of O(endpoint) only, never to hosts it redirects to, and C(~/.netrc) is not used.
     Proxies are taken from O(proxy) or the environment.
