@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Protocol
 
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult
-from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import diagnose, lines_of_entries
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import diagnose
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import lines_of_entries
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     Failed,

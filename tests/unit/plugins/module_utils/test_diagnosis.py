@@ -6,14 +6,16 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import (
-    diagnose,
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import diagnose, main
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_causes import CAUSES, OUTSIDE_CAUSES
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import (
+    CONTEXTS,
+    WORTH,
     lines_of_entries,
     lines_of_text,
-    main,
     parse_line,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_causes import CAUSES, MANAGER_CAUSES
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_roots import classify
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 
 HEAD = """\
@@ -64,7 +66,7 @@ shared_memory objects to clean up at shutdown
 
 
 def of(text):
-    return diagnose(lines_of_text(text.split("\n")))
+    return diagnose(lines_of_text(text))
 
 
 def test_the_founding_case_is_named_with_the_line_of_this_launch_that_asked_for_fp8():
@@ -268,18 +270,33 @@ def test_prefixes_of_all_generations_are_taken_off(text, process, body):
     assert (line.process, line.body) == (process, body)
 
 
-@pytest.mark.parametrize("cause", [*CAUSES, *MANAGER_CAUSES], ids=lambda cause: cause.title[:40])
-def test_every_cause_says_what_to_do(cause):
-    assert cause.title and cause.remedy and cause.source
+@pytest.mark.parametrize("cause", [*CAUSES, *OUTSIDE_CAUSES], ids=lambda cause: cause.title[:40])
+def test_every_cause_says_what_to_do_and_matches_its_own_example(cause):
+    assert cause.title and cause.remedy and cause.source and cause.example
     assert not cause.remedy.endswith(".") and re.fullmatch(r"[a-z0-9_]+", cause.cause_class)
-    assert not cause.root.search("")
+    assert not cause.root.search("") and cause.root.search(cause.example)
+    assert WORTH.search(cause.example), "the reader of long logs would pass over it"
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.title[:40])
+def test_no_other_class_claims_the_example_of_a_cause(cause):
+    claimed = classify(cause.example, "WARNING" if cause.at_warning else "ERROR").causes
+    assert cause in claimed
+    # One class by its text, or two of which the other lines of the launch decide.
+    assert {other.cause_class for other in claimed if not (other.contexts or cause.contexts)} <= {cause.cause_class}
+
+
+def test_lines_of_level_info_that_support_a_cause_are_not_passed_over():
+    patterns = {pattern.pattern for cause in CAUSES for pattern in cause.contexts}
+    for pattern in patterns:
+        assert any(literal.decode() in pattern for literal in (*CONTEXTS, b"non-default args")), pattern
 
 
 def test_remedies_name_only_variables_that_the_roles_have():
     roles = Path(__file__).resolve().parents[4] / "roles"
     defaults = "\n".join(path.read_text() for path in roles.glob("*/defaults/main.yml"))
     known = set(re.findall(r"^(\w+):", defaults, re.M))
-    remedies = " ".join(cause.remedy for cause in (*CAUSES, *MANAGER_CAUSES))
+    remedies = " ".join(cause.remedy for cause in (*CAUSES, *OUTSIDE_CAUSES))
     assert set(re.findall(r"\b(?:vllm_(?:service|runtime)|model_store|host_prereq)_\w+", remedies)) <= known
 
 
@@ -298,8 +315,11 @@ def test_the_command_line_prints_one_object_a_file_or_a_page(tmp_path, capsys):
     assert [answer["cause_class"] for answer in answers] == ["cuda_oom", "cuda_oom"]
     assert path.read_text().splitlines()[answers[0]["line"] - 1] == answers[0]["evidence"]
     assert main([str(path)]) == 0
-    assert "remedy:" in capsys.readouterr().out
-    assert main([]) == 2
+    page = capsys.readouterr().out
+    assert "Do " in page and "gpu-memory-utilization" in page and max(map(len, page.splitlines())) <= 100
+    assert main([]) == 2 and main(["--jso", str(path)]) == 2
+    assert main([str(tmp_path / "none")]) == 1
+    assert "cannot be read: No such file" in capsys.readouterr().err
 
 
 def test_a_large_log_is_read_in_little_time():

@@ -1,0 +1,211 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Failures that lie in the packages, the host or its service manager. The form is in ``diagnosis_cause``."""
+
+from __future__ import annotations
+
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_cause import Cause, cause
+
+_PACKAGES = (
+    "use a runtime lock whose packages were resolved together (vllm_runtime_lock); do not upgrade single packages in it"
+)
+_SYSTEMD_SERVICE = "man systemd.service"
+_KERNEL = "kernel log"
+_MORE_MEMORY = (
+    "give the host or the unit more memory (MemoryMax in vllm_service_unit_settings), lower kv-cache-memory-bytes, or "
+    "limit parallel compilers with MAX_JOBS; memory.events of the unit counts the kills"
+)
+
+HOST_CAUSES: tuple[Cause, ...] = (
+    cause(
+        "dependency_mismatch",
+        "the system library libnuma is missing",
+        r"Failed to import from vllm\._C.*libnuma",
+        "install libnuma1 (role host_prereq does)",
+        "Failed to import from vllm._C: ImportError('libnuma.so.1: cannot open shared object file')",
+        at_warning=True,
+    ),
+    cause(
+        "dependency_mismatch",
+        "vLLM's compiled extension could not be loaded",
+        r"'_OpNamespace' '\w+' object has no attribute|undefined symbol",
+        "install the missing system library (libnuma1 on CPUs), or use wheels built for this torch (vllm_runtime_lock)",
+        "AttributeError: '_OpNamespace' '_C' object has no attribute 'init_cpu_memory_env'",
+    ),
+    cause(
+        "host_limits",
+        "the service may not create more processes or threads",
+        r"Resource temporarily unavailable|can't start new thread|pthread_create",
+        "raise TasksMax of the unit (vllm_service_unit_settings) and the container's pids limit",
+        "RuntimeError: can't start new thread",
+    ),
+    cause(
+        "host_limits",
+        "the service may not open more files",
+        r"Too many open files",
+        "raise LimitNOFILE of the unit to 65535 or more",
+        "OSError: [Errno 24] Too many open files: '/srv/llm/m/config.json'",
+    ),
+    cause(
+        "shm_exhausted",
+        "/dev/shm is too small or full",  # noqa: S108 - a title
+        r"Insufficient space in /dev/shm|failed to extend /dev/shm|No space left on device.*/dev/shm|"
+        r"/dev/shm.*No space left|Error while creating shared memory segment|out of shared memory\b(?!, )|"
+        r"unable to (?:write to file|open shared memory object) </torch_\S+: No space left|"
+        r"insufficient shared memory \(shm\)",
+        "enlarge /dev/shm (10 GiB and more for 8 GPUs) and run shm_cleanup",
+        "RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required, 64 MiB free.",
+    ),
+    cause(
+        "shm_leftover",
+        "a shared-memory segment disappeared or belongs to another launch",
+        r"[Ee]rror while attaching to shared memory|FileNotFoundError: .*/psm_|FileExistsError: .*/(?:psm_|vllm)|"
+        r"vllm_offload\S*.*Bad address|\[Errno 14\] Bad address",
+        "clean only with shm_cleanup, which leaves segments in use alone",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/psm_1aa432c1'",
+    ),
+    cause(
+        "port_in_use",
+        "the port is taken",
+        r"[Aa]ddress already in use|EADDRINUSE|error while attempting to bind on address|"
+        r"[Pp]ort \d+ is (?:already )?in use",
+        "end or move the process that listens there (process_teardown names it), or choose another vllm_service_port",
+        "OSError: [Errno 98] Address already in use",
+    ),
+    cause(
+        "memlock_limit",
+        "the limit of locked memory is too low",
+        r"ibv_reg_mr\w* .*Cannot allocate memory|RLIMIT_MEMLOCK|memlock|ibv_create_cq .*Cannot allocate memory|"
+        r"max locked memory",
+        "set LimitMEMLOCK=infinity in the unit",
+        "gpu-host:417:512 [0] NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+    ),
+    cause(
+        "host_oom_kill",
+        "the host or the unit ran out of memory",
+        r"oom-kill|[Oo]ut of memory: Killed process|killed by the OOM killer|OOMKilled|"
+        r"FAILED: \[code=137\]|DefaultCPUAllocator: can't allocate memory|Killed signal terminated program|"
+        r"node running low on memory|^MemoryError\b|\[Errno 12\] Cannot allocate memory|^oom_kill [1-9]|"
+        r"Task was killed due to",
+        _MORE_MEMORY,
+        "Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:912345678kB, anon-rss:123456789kB",
+        source=_KERNEL,
+    ),
+    cause(
+        "disk_full",
+        "a disk is full, or its quota is used up",
+        r"\[Errno 28\] No space left on device(?!.*/dev/shm)|\[Errno 122\] Disk quota exceeded",
+        "free or enlarge the disk that holds the caches and releases; model_shards prunes what no release uses",
+        "OSError: [Errno 28] No space left on device: '/srv/llm/cache/vllm/torch_compile_cache'",
+    ),
+    cause(
+        "file_permission",
+        "the service's user may not read or write a file",
+        r"PermissionError: \[Errno 13\](?!.*(?:safetensors|\.json|\.bin|\.gguf))|Read-only file system: |"
+        r"PermissionError: \[Errno 1\]",
+        "give the unit's user the file, or point the cache that is named at a directory of its own "
+        "(vllm_service_environment_extra); the unit's sandbox settings can be the reason too",
+        "PermissionError: [Errno 13] Permission denied: '/root/.cache/vllm'",
+    ),
+)
+
+PACKAGE_CAUSES: tuple[Cause, ...] = (
+    cause(
+        "dependency_mismatch",
+        "Python packages or system libraries of the runtime do not fit each other",
+        r"ModuleNotFoundError|ImportError: (?!.*(?:libcuda\.so\.1|libnuma|undefined symbol))|"
+        r"operator torchvision::nms does not exist|PackageNotFoundError|"
+        r"AttributeError: (?:partially initialized )?module '\S+' has no attribute|"
+        r"got an unexpected keyword argument|numpy\.dtype size changed|version `GLIBC\w*_[\d.]+' not found|"
+        r"version .* does not match .*version|VersionConflict|requires the following packages|"
+        r"missing \d+ required positional argument|cannot import name",
+        _PACKAGES,
+        "ModuleNotFoundError: No module named 'triton.compiler'",
+    ),
+)
+
+# What the service manager, the kernel or the container's runtime say. What ends a launch is a cause when it came
+# before every root in the engine's own lines; the others are asked only when no line of the engine explains the end.
+OUTSIDE_CAUSES: tuple[Cause, ...] = (
+    cause(
+        "host_oom_kill",
+        "the kernel's OOM killer ended a process of the unit",
+        r"killed by the OOM killer|Failed with result 'oom-kill'|^oom_kill [1-9]",
+        _MORE_MEMORY,
+        "vllm@kimi.service: A process of this unit has been killed by the OOM killer.",
+        source=_SYSTEMD_SERVICE,
+        confidence=0.8,
+    ),
+    cause(
+        "systemd_timeout",
+        "systemd ended the unit because a start or stop took too long",
+        r"(?:[Ss]tart|[Ss]top)\S* (?:operation )?timed out|Failed with result 'timeout'|State '[\w-]+' timed out|"
+        r"Watchdog timeout \(limit",
+        "raise the unit's timeout (vllm_service_unit_settings), or find out why the engine did not follow the signal "
+        "(SIGTERM while loading is ignored)",
+        "vllm@kimi.service: start operation timed out. Terminating.",
+        source=_SYSTEMD_SERVICE,
+        acts=True,
+        confidence=0.8,
+    ),
+    cause(
+        "config_invalid",
+        "systemd could not execute the service's command",
+        r"status=(?:200/CHDIR|203/EXEC|216/GROUP|217/USER|226/NAMESPACE|209/STDOUT)|Failed at step \w+ spawning",
+        "check the unit's user, working directory and executable (runtime path), and its sandbox settings",
+        "vllm@kimi.service: Failed at step EXEC spawning /srv/llm/bin/vllm: No such file or directory",
+        source="man systemd.exec",
+        confidence=0.8,
+    ),
+    cause(
+        "external_kill",
+        "somebody or something outside ended the main process with SIGKILL",
+        r"Main process exited, code=killed, status=9/KILL",
+        "look for who did it: kernel log (OOM), other automation, an operator's kill",
+        "vllm@kimi.service: Main process exited, code=killed, status=9/KILL",
+        source=_SYSTEMD_SERVICE,
+        confidence=0.6,
+    ),
+    cause(
+        "engine_process_died",
+        "the main process crashed in native code",
+        r"Main process exited, code=dumped|Main process exited, code=killed, status=(?:6/ABRT|7/BUS|8/FPE|11/SEGV)",
+        "look at the core dump (coredumpctl info) for the library that crashed",
+        "vllm@kimi.service: Main process exited, code=dumped, status=11/SEGV",
+        source=_SYSTEMD_SERVICE,
+        confidence=0.6,
+    ),
+    cause(
+        "external_kill",
+        "the container was ended from outside, because a probe failed",
+        r"failed (?:liveness|startup) probe, will be restarted",
+        "allow the probe more time than the slowest load takes, or let it follow the progress",
+        "Container vllm failed startup probe, will be restarted",
+        source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle",
+        acts=True,
+        anybody=True,
+        confidence=0.8,
+    ),
+    cause(
+        "systemd_restart_loop",
+        "systemd gave up, or goes on, restarting the unit",
+        r"Start request repeated too quickly|Failed with result 'start-limit-hit'|"
+        r"Scheduled restart job, restart counter is at (?:[5-9]|\d{2,})\b",
+        "read the first of these launches: its own cause is the one to repair; keep StartLimitBurst and a RestartSec "
+        "of half a minute in the unit",
+        "vllm@kimi.service: Scheduled restart job, restart counter is at 877.",
+        source=_SYSTEMD_SERVICE,
+        confidence=0.6,
+    ),
+    cause(
+        "external_kill",
+        "somebody or something outside asked the server to end while it started",
+        r"^KeyboardInterrupt: terminated$",
+        "look for who did it: a probe, a timeout of the service manager, other automation, an operator",
+        "KeyboardInterrupt: terminated",
+        versions="0.6 to 0.10",
+        anybody=True,
+        confidence=0.6,
+    ),
+)

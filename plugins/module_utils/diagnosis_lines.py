@@ -1,0 +1,348 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lines of a launch, without what other tools put around them, and of a long log only those that can matter.
+
+A log is read as bytes, once, in blocks: lines of level INFO are skipped unless they are a milestone or a context, and
+of the others only those with a telling word become text. What is kept does not grow with the log.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import IO, NamedTuple
+
+from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, clean
+
+BLOCK_BYTES = 1024 * 1024
+# So much of the log is in memory before and after each line that is looked at.
+AROUND_BYTES = 16 * 1024
+MAX_LINE_BYTES = 64 * 1024
+TAIL_LINES = 200
+AFTER_LINES = 4
+REPEATS = 64
+TAIL_KEY_BYTES = 96
+MAX_SHAPES = 8
+MAX_FRAME = 160
+MAX_PREFIXES = 12
+MAX_SEEN = 4096
+MAX_SHAPE_BYTES = 4096
+
+_ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+_FRAMES = re.compile(
+    r"^(?:"
+    rf"\[{_ISO}(?:[ ,](?P<ray>[DIWEF]) \d+ \d+)?\] ?(?:\S+\.(?:cc|cpp|h):\d+: )?"  # CI, Ray's core
+    rf"|(?P<iso>{_ISO})(?: (?:stdout|stderr) [FP])?[ ,]?(?:\| |- )?"  # Kubernetes, Docker, Python's logging
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? \S+ (?P<unit>[^\s:]+): "  # syslog, journalctl
+    r"|[\w.-]+ (?P<ident>[\w.@\\:-]+\[\d+\]|kernel): "  # journalctl -o short-iso, after its time
+    r"|(?P<dmesg>\[ *\d+\.\d{6}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )"
+    r"|[A-Z][a-z]{2} (?=\d{4}-\d\d-\d\d )"  # journalctl -o short-full
+    r"|[\w.-]+ +\| ?| *\| |\[pod/[^\]]+\] |\[\w+\.py:\d+\] "  # compose, exception groups, kubectl --prefix
+    r"|\[rank\d+\]: ?|(?P<glog>\[?[DIWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] )"
+    r"|E   +(?=[A-Za-z_.]+(?:Error|Exception)))"
+)
+_PROCESS = re.compile(
+    r"^\((?:(?P<name>[A-Za-z_][\w:.-]*)(?P<rank> rank=\d+| TP\d+)? )?pid=(?P<pid>\d+)(?:, ip=[^)]*)?\) ?"
+    r"|^\((?:raylet|autoscaler|gcs_server)[^)]*\) "
+)
+_WORDS = r"DEBUG|INFO|WARNING|ERROR|CRITICAL"
+_LEVEL = re.compile(
+    rf"^(?P<level>{_WORDS}) (?P<time>(?:\d{{4}}-)?\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[?[\w./-]+:\d+\] ?"
+    rf"|^(?P<uvicorn>{_WORDS}): {{2,}}|^(?:[\w.]+ - )?(?P<python>{_WORDS}) (?:- |\S+\.py:\d+ -- )"
+    rf"|^(?P<basic>{_WORDS}):[\w.]+:|^(?P<loguru>{_WORDS}) +\| [\w.]+:\S+:\d+ - "
+    r"|^\[ *(?P<bracket>DEBUG|INFO|WARN|WARNING|ERROR|Debug|Info|Warning|Error|info|warn|error) *\] (?:\([^)]+\) )?"
+)
+_LEVEL_GROUPS = ("level", "uvicorn", "python", "basic", "loguru", "bracket")
+_LEVELS = {"WARN": "WARNING"}
+_LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+_EMBEDDED = re.compile(
+    rf"\((?:[A-Za-z_][\w:.-]*(?: rank=\d+| TP\d+)? )?pid=\d+[^)]*\) |(?:{_WORDS}) \d\d-\d\d \d\d:\d\d:\d\d "
+    r"|Traceback \(most recent call last\):$"
+)
+_FRAME_LIKE = re.compile(r"[^'\"{}()]*[\s\]|:>-]")
+_STAMP = re.compile(
+    rf"(?:\([\w:.-]+(?: rank=\d+| TP\d+)? pid=\d+\) )*(?:{_WORDS}) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\] "
+)
+_NO_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_DIGITS = re.compile(r"\d+")
+_REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+
+# In most long logs nearly every line is of this kind.
+_NOT_INFO = re.compile(rb"\n(?![^\n]{0,110}?(?<!=)(?:INFO|DEBUG)[ :])([^\n]+)")
+# Lines of level INFO that matter all the same: milestones, what the launch was told, two lines written as one.
+MILESTONES = (b"startup complete", b"non-default args", b"server version", b"hutdown", b"Shutting down")
+CONTEXTS = (b"kv_cache_dtype", b"store kv cache", b"VLLM::", b"RayWorker", b"ray::")
+_AT_ANY_LEVEL = (*MILESTONES, *CONTEXTS, b"ERROR ", b"code=", b"NCCL WARN")
+# Every other line worth a closer look contains one of these.
+# Each alternative begins with a letter of its own, not with a choice of letters: that is much faster to search for.
+WORTH = re.compile(
+    r"rror|xception|EXCEPTION|atal|NCCL WARN|not found|ssert|\*\*\* SIG|atchdog|code=|Xid|ibv_|oom|OOM|kill|Kill"
+    r"|Exit|Interrupt|Timeout|timeout|OutOfRes|uvm_spin|ailed|startup complete|hutdown|Shutting down|terminate called"
+    r"|server version|non-default args|kv_cache_dtype|kv cache|VLLM::|RayWorker|ray::|timed out|died|NotFound"
+    r"|Traceback|direct cause|During handling|ERRNO|Stopping|start-limit|restart|repeated too|segfault"
+    r"|general protection|mismatch"
+)
+_WORTH_BYTES = re.compile(WORTH.pattern.encode())
+_STRUCTURED = re.compile(r'[^{]{0,60}(\{".*\})\s*$', re.S)
+_TEXT_KEYS = ("log", "MESSAGE", "message", "msg", "text", "line")
+
+
+class Line(NamedTuple):
+    """One line of a launch: ``number`` counts from 1, ``body`` is the text without prefixes.
+
+    ``before`` is the line above, marks left out, and ``after`` holds the next ones, both as they stand in the log.
+    ``from_manager`` is true for what systemd or the kernel says. Lines ``in_tail`` come last and once more: the end of
+    the log as it is, whatever they say.
+    """
+
+    number: int
+    text: str
+    body: str = ""
+    level: str = ""
+    process: str = ""
+    time: str = ""
+    from_manager: bool = False
+    before: str = ""
+    after: tuple[str, ...] = ()
+    in_tail: bool = False
+
+
+class LineParser:
+    """Takes prefixes off; frames of tools that it does not know are learned from the log itself.
+
+    Where a prefix of the engine or the head of a traceback stands further right, what is left of it is a frame; other
+    lines of the same shape (digits may differ) have it as well.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: list[re.Pattern[str]] = []
+
+    def parse(self, line: Line) -> Line:
+        """Return ``line`` with body, level, process and time; what is already known of them stays."""
+        body = line.text
+        for _prefix in range(MAX_PREFIXES):
+            frame = _FRAMES.match(body)
+            owner = None if frame else _PROCESS.match(body)
+            stamp = None if frame or owner else _LEVEL.match(body)
+            match = frame or owner or stamp or self._learned(body)
+            if match is None:
+                break
+            if frame:
+                line = _framed(line, frame)
+            elif owner:
+                line = line._replace(process=_process_name(owner) or line.process)
+            elif stamp:
+                level = next(stamp[name] for name in _LEVEL_GROUPS if stamp[name]).upper()
+                line = line._replace(level=_LEVELS.get(level, level), time=line.time or stamp["time"] or "")
+            body = body[match.end() :]
+        return line._replace(body=(_REPEATED.sub("", body) if "[repeated " in body else body).rstrip())
+
+    def _learned(self, body: str) -> re.Match[str] | None:
+        for shape in self._shapes:
+            match = shape.match(body)
+            if match:
+                return match
+        found = _EMBEDDED.search(body, 1, MAX_FRAME)
+        if found is not None and len(self._shapes) < MAX_SHAPES and _FRAME_LIKE.fullmatch(body[: found.start()]):
+            self._shapes.append(re.compile(_DIGITS.sub(r"\\d+", re.escape(body[: found.start()]))))
+            return self._shapes[-1].match(body)
+        # Two processes wrote at once, and what the first said ends in the middle.
+        stamp = _STAMP.search(body, 1)
+        return re.compile(f".{{{stamp.start()}}}").match(body) if stamp else None
+
+
+def _framed(line: Line, frame: re.Match[str]) -> Line:
+    """Return ``line`` with what a frame says about it."""
+    speaker = frame["unit"] or frame["ident"] or ""
+    host = speaker.startswith(("systemd[", "kernel")) or frame["dmesg"] is not None
+    letter = frame["ray"] or (frame["glog"] or "").lstrip("[")[:1]
+    return line._replace(
+        from_manager=line.from_manager or host,
+        time=line.time or frame["iso"] or "",
+        level=_LETTERS.get(letter, line.level),
+    )
+
+
+def _process_name(owner: re.Match[str]) -> str:
+    if not owner["pid"]:
+        return ""
+    return f"{owner['name'] or ''}{owner['rank'] or ''} pid={owner['pid']}".lstrip()
+
+
+def parse_line(number: int, text: str) -> Line:
+    """Split a cleaned line, taken for itself, into its prefixes and its body."""
+    return LineParser().parse(Line(number, text))
+
+
+def lines_of_text(text: str) -> Iterator[Line]:
+    """Return the lines of a log given as text that can matter; see `lines_of_log`."""
+    return lines_of_log(io.BytesIO(text.encode("utf-8", "replace")))
+
+
+def lines_of_log(stream: IO[bytes]) -> Iterator[Line]:
+    """Return those lines of a log that can matter and its last lines, numbered as in the log.
+
+    Reads ``stream`` once, in blocks. Raises ``OSError`` when it cannot be read.
+    """
+    seen: dict[bytes, int] = {}
+    known: dict[bytes, bool] = {}
+    number, tail = 1, b""
+    for data, start, end in _windows(stream):
+        counted = start
+        for begin, stop in _worth_a_look(data, start, end, known):
+            number += data.count(b"\n", counted, begin)
+            counted = begin
+            raw = data[begin:stop]
+            if not _too_often(raw, seen):
+                yield from _pieces(number, raw, data, begin, stop)
+        number += data.count(b"\n", counted, end)
+        tail = data[max(0, end - AROUND_BYTES) : end]
+    last = tail.removesuffix(b"\n").split(b"\n")[-TAIL_LINES:]
+    first = number - len(last) + (0 if tail.endswith(b"\n") else 1)
+    for offset, raw in enumerate(last):
+        for text in _texts(raw):
+            yield Line(first + offset, text, in_tail=True)
+
+
+def _windows(stream: IO[bytes]) -> Iterator[tuple[bytes, int, int]]:
+    """Return (bytes, start, end): whole lines to look at, with some bytes before and after them for their context."""
+    # Each line begins after a line feed, the first one too.
+    data, start = b"\n", 1
+    while True:
+        block = stream.read(BLOCK_BYTES)
+        data += block
+        if not block:
+            yield data, start, len(data)
+            return
+        end = data.rfind(b"\n", start, max(start, len(data) - AROUND_BYTES)) + 1
+        if end <= start:
+            if len(data) - start > BLOCK_BYTES:
+                # One line without an end: its head and its tail are enough.
+                data = data[: start + MAX_LINE_BYTES] + data[-MAX_LINE_BYTES:]
+            continue
+        yield data, start, end
+        keep = max(0, end - AROUND_BYTES)
+        data, start = data[keep:], end - keep
+
+
+def _worth_a_look(data: bytes, start: int, end: int, known: dict[bytes, bool]) -> list[tuple[int, int]]:
+    """Return the bounds of the lines in ``data[start:end]`` that can matter, in order; ``known`` is kept for the next.
+
+    Most lines of a long log differ from others in their digits only, so that each kind is searched once.
+    """
+    found = set()
+    for literal in _AT_ANY_LEVEL:
+        at = data.find(literal, start, end)
+        while at >= 0:
+            begin = data.rfind(b"\n", start, at) + 1 or start
+            found.add(begin)
+            at = data.find(literal, _end_of(data, begin, end), end)
+    for match in _NOT_INFO.finditer(data, start - 1, end):
+        shape = match[1][:MAX_SHAPE_BYTES].translate(_NO_DIGITS)
+        if shape not in known:
+            if len(known) >= MAX_SEEN:
+                known.clear()
+            known[shape] = _WORTH_BYTES.search(match[1]) is not None
+        if known[shape]:
+            found.add(match.start(1))
+    return [(begin, _end_of(data, begin, end)) for begin in sorted(found)]
+
+
+def _end_of(data: bytes, begin: int, end: int) -> int:
+    at = data.find(b"\n", begin, end)
+    return end if at < 0 else at
+
+
+def _too_often(raw: bytes, seen: dict[bytes, int]) -> bool:
+    """Whether the same text has come many times since the last milestone; the first times say everything."""
+    if any(literal in raw for literal in MILESTONES):
+        seen.clear()
+        return False
+    key = raw[-TAIL_KEY_BYTES:].translate(_NO_DIGITS)
+    count = seen.get(key, 0) + 1
+    if len(seen) >= MAX_SEEN:
+        seen.clear()
+    seen[key] = count
+    return count > REPEATS
+
+
+def _texts(raw: bytes) -> list[str]:
+    """Return the cleaned text of a line of a log; one that another tool wrote as JSON can hold several lines."""
+    if len(raw) > MAX_LINE_BYTES:
+        raw = raw[: MAX_LINE_BYTES // 2] + raw[-MAX_LINE_BYTES // 2 :]
+    text = raw.decode("utf-8", "replace")
+    if '{"' in text[:80]:
+        text = _unwrapped(text)
+    return [piece for piece in clean(text).split("\n") if piece.strip()]
+
+
+def _unwrapped(text: str) -> str:
+    """Return what a JSON object (Docker's json-file, journalctl -o json, structured loggers) says, else ``text``."""
+    match = _STRUCTURED.match(text)
+    if match is None:
+        return text
+    try:
+        fields = json.loads(match[1])
+    except ValueError:
+        return text
+    return next((fields[key] for key in _TEXT_KEYS if isinstance(fields.get(key), str)), text)
+
+
+def _pieces(number: int, raw: bytes, data: bytes, begin: int, stop: int) -> Iterator[Line]:
+    """Return the line at ``data[begin:stop]``, which may hold several, with the lines around it."""
+    texts = _texts(raw)
+    for position, text in enumerate(texts):
+        if len(texts) > 1 and not WORTH.search(text):
+            continue
+        above, below = texts[:position], texts[position + 1 :]
+        before = _last_said(above) or _last_said(_above(data, begin))
+        after = tuple(below[:AFTER_LINES]) if below else _below(data, stop)
+        yield Line(number, text, before=before, after=after)
+
+
+def _above(data: bytes, begin: int) -> list[str]:
+    lines = data[max(0, begin - AROUND_BYTES) : begin - 1].rsplit(b"\n", 3)[-3:]
+    return [text for raw in lines for text in _texts(raw)[-1:]]
+
+
+def _below(data: bytes, stop: int) -> tuple[str, ...]:
+    lines = data[stop + 1 : stop + 1 + AROUND_BYTES].split(b"\n", AFTER_LINES)[:AFTER_LINES]
+    return tuple(text for raw in lines for text in (_texts(raw) or [""])[:1])
+
+
+def _clock(realtime_usec: int) -> str:
+    if not realtime_usec:
+        return ""
+    return datetime.fromtimestamp(realtime_usec / 1_000_000, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def lines_of_entries(entries: Iterable[Entry]) -> list[Line]:
+    """Turn journal entries into lines; an unprefixed line gets its process from its PID, as other lines named it."""
+    names: dict[int, str] = {}
+    lines: list[Line] = []
+    written: dict[int, list[int]] = {}
+    for entry in entries:
+        when = _clock(entry.realtime_usec)
+        for text in entry.lines:
+            owner = _PROCESS.match(text)
+            if owner and owner["pid"] and int(owner["pid"]) == entry.pid:
+                names[entry.pid] = _process_name(owner)
+            process = names.get(entry.pid, f"pid={entry.pid}" if entry.pid else "")
+            speaker = "systemd" if entry.from_manager else process
+            written.setdefault(entry.pid, []).append(len(lines))
+            lines.append(Line(len(lines) + 1, text, "", "", speaker, when, entry.from_manager))
+    for own in written.values():
+        for position, index in enumerate(own):
+            above = [lines[other].text for other in own[max(0, position - 3) : position]]
+            below = tuple(lines[other].text for other in own[position + 1 : position + 1 + AFTER_LINES])
+            lines[index] = lines[index]._replace(before=_last_said(above), after=below)
+    return lines
+
+
+def _last_said(texts: Sequence[str]) -> str:
+    """Return the last text that says something; marks below a source line do not."""
+    return next((text for text in reversed(texts) if text[-1:] not in ("^", "~", "")), "")

@@ -1,0 +1,50 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A diagnosis as a page for people."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+WIDTH = 100
+LABEL = 11
+MAX_SHOWN = 600
+
+_VERDICTS = {
+    "cause": "the cause is in the log",
+    "insufficient_evidence": "the log does not say why",
+    "hang": "the log ends in waiting",
+    "healthy": "this launch came up, and nothing ended it",
+}
+
+
+def report(name: str, diagnosis: dict[str, Any]) -> str:
+    """Return the page for ``diagnosis``, as ``Diagnosis.as_dict`` returns it; ``name`` says what was read."""
+    head = f"{name}: {_VERDICTS[diagnosis['verdict']]}"
+    lines = [head, "-" * min(len(head), WIDTH)]
+    kind = f" ({diagnosis['cause_class']})" if diagnosis["cause_class"] else ""
+    sure = f", {diagnosis['confidence']:.0%} sure" if diagnosis["verdict"] == "cause" else ""
+    lines += _labelled("Cause" if kind else "Seen", f"{diagnosis['title']}{kind}{sure}") if diagnosis["title"] else []
+    for number, evidence in enumerate(diagnosis["evidence"]):
+        where = [f"line {evidence['line']}", evidence["process"], evidence["time"]]
+        lines += _labelled("Because of" if number == 0 else "and of", ", ".join(part for part in where if part))
+        lines += _quoted(evidence["text"])
+    if diagnosis["misleading_last_line"]:
+        lines += _labelled("Not this", "the last line only reports:" if kind else "the last line:")
+        lines += _quoted(diagnosis["misleading_last_line"])
+    lines += _labelled("Do", diagnosis["remedy"]) if diagnosis["remedy"] else []
+    lines += _labelled("Known from", diagnosis["source"]) if diagnosis["source"] else []
+    return "\n".join(lines) + "\n"
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(text, WIDTH - LABEL, break_long_words=False, break_on_hyphens=False) or [""]
+    return [f"{label:<{LABEL}}{wrapped[0]}", *(" " * LABEL + line for line in wrapped[1:])]
+
+
+def _quoted(text: str) -> list[str]:
+    shown = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+    indent = " " * LABEL + "| "
+    return [indent + line for line in textwrap.wrap(shown, WIDTH - len(indent), break_on_hyphens=False)]
