@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import threading
@@ -68,7 +69,7 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
     attributes = _attributes(params, around)
     keeper = _keeper(params, attributes, around)
     if params["state"] == "absent":
-        return keeper.absent(revision, params["releases"])
+        return keeper.absent(revision, _releases(params))
     verify = params["verify"] or ("full" if params["state"] == "verified" else "stat")
     wish = Wish(
         include=tuple(params["include"]),
@@ -102,13 +103,17 @@ def _check_numbers(params: Mapping[str, Any]) -> None:
             raise InvalidInputError(f"{name} must be from {lowest} to {highest}, not {params[name]}.")
 
 
+def _releases(params: Mapping[str, Any]) -> str:
+    return params["releases"] or os.path.join(os.path.dirname(check_store(params["store"])), "releases")
+
+
 def _prune_policy(params: Mapping[str, Any]) -> PrunePolicy:
     prune = params["prune"] or {}
     keep, age = prune.get("keep"), prune.get("min_age_seconds") or 0
     for name, value in (("keep", keep), ("min_age_seconds", age)):
         if value is not None and value < 0:
             raise InvalidInputError(f"{name} of prune must not be negative, as {value} is.")
-    return PrunePolicy(params["releases"], keep, float(age), params["make_room"])
+    return PrunePolicy(_releases(params), keep, float(age), params["make_room"])
 
 
 def _bandwidth(params: Mapping[str, Any], around: Surroundings) -> Bandwidth | None:

@@ -16,6 +16,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils import hf_metadata
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.blobs import publish, withdraw
 from ansible_collections.llmops.vllm.plugins.module_utils.download import Transfer, fetch_all
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.file_source import Source
 from ansible_collections.llmops.vllm.plugins.module_utils.manifest import Manifest
 from ansible_collections.llmops.vllm.plugins.module_utils.part_file import Part, PartWriter, buffer_bytes_for
@@ -85,7 +86,9 @@ class Applier:
             self._publish(file)
         if hf_metadata.is_wanted(todo.listing):
             for file in {*todo.unlabelled, *todo.fetch}:
-                hf_metadata.write(todo.snapshot, file, todo.wish.attributes, time.time)
+                # A courtesy to others: where it cannot be written, that is all that is lost.
+                with contextlib.suppress(OSError, PreconditionError):
+                    hf_metadata.write(todo.snapshot, file, todo.wish.attributes, time.time)
         self._save_manifest()
         self._remove_stale_parts()
 

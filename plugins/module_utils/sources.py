@@ -158,7 +158,7 @@ class SourceSet:
     def _hub(self, connection: Connection, spec: SourceSpec) -> Source:
         client, hub, listing = connection.client, connection.hub, self._listing
         if spec.places:
-            client = self._sibling(connection, spec.places[0])
+            client = self._sibling(connection, self._filled(spec.places[0]))
             hub = Hub(client, connection.policy, has_token=False)
 
         def ask(file: RepoFile, headers: Mapping[str, str], conditions: Mapping[str, str]) -> Answer:
@@ -170,8 +170,7 @@ class SourceSet:
         return Source(HUB, client.endpoint, connection.policy, ask, refusal)
 
     def _web(self, connection: Connection, spec: SourceSpec, place: str) -> Source:
-        base = place.replace("{repo}", self._listing.repo).replace("{commit}", self._listing.commit)
-        client = self._sibling(connection, base)
+        client = self._sibling(connection, self._filled(place))
         by_digest = spec.kind == PEERS or spec.layout == BLOBS
 
         def ask(file: RepoFile, headers: Mapping[str, str], conditions: Mapping[str, str]) -> Answer:
@@ -179,6 +178,9 @@ class SourceSet:
             return client.get(f"{client.endpoint}/{rest}", headers, conditions)
 
         return Source(spec.kind, client.endpoint, _patience(connection.policy, spec.kind), ask, _refused)
+
+    def _filled(self, place: str) -> str:
+        return place.replace("{repo}", self._listing.repo).replace("{commit}", self._listing.commit)
 
     def _sibling(self, connection: Connection, endpoint: str) -> HttpClient:
         client = connection.client.sibling(endpoint)

@@ -265,3 +265,23 @@ def test_a_limit_on_the_bandwidth_is_for_all_transfers_together(run: Any, hub: H
     result = run(bandwidth_bytes_per_second=3_000_000)
     assert result["elapsed_seconds"] >= (result["fetched_bytes"] - 3_000_000 / 4) / 3_000_000
     assert "bandwidth_bytes_per_second must be" in run(bandwidth_bytes_per_second=-1)["msg"]
+
+
+def test_releases_are_looked_for_beside_the_store(run: Any, snapshot: Path, tmp_path: Path) -> None:
+    run()
+    model = tmp_path / "releases" / "kimi" / "3f2a9c" / "model"
+    model.mkdir(parents=True)
+    (model / "a.safetensors").symlink_to(snapshot / "model-00001-of-00003.safetensors")
+    assert run(state="absent", revision=COMMIT, releases=None)["used_by"] == ["kimi/3f2a9c"]
+
+
+def test_a_link_in_the_way_of_the_metadata_is_not_followed_and_does_no_harm(
+    run: Any, hub: Hub, snapshot: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    snapshot.mkdir(parents=True)
+    (snapshot / ".cache").symlink_to(tmp_path / "outside")
+    run()
+    assert_content(snapshot, hub)
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert not run(revision=COMMIT)["changed"]
