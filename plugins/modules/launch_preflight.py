@@ -15,7 +15,8 @@ description:
     objects to is passed on. No rule of the engine is repeated in this collection.
   - Reads the headers of all weights, without loading any, and holds them against index and configuration.
   - Reckons what fits into memory beside the weights, and how long the largest context can be.
-  - Looks whether the port is free, or held by the instance that is to be replaced.
+  - Looks at the host as well, GPUs and driver, memory, limits, compilers, what earlier launches left, and whether the
+    port is free, or held by the instance that is to be replaced.
   - Fails when the verdict is V(no_go). Touches no service, and nothing of the release.
 extends_documentation_fragment:
   - llmops.vllm.attributes
@@ -46,6 +47,10 @@ options:
     description: The text of the configuration file that C(vllm serve --config) is to read.
     type: str
     required: true
+  arguments:
+    description: What O(serve_yaml) holds, as a mapping; by it the host is judged, which need not be able to read YAML.
+    type: dict
+    default: {}
   environment:
     description: The environment that the engine is to have.
     type: dict
@@ -76,8 +81,8 @@ options:
     type: path
   gpu_memory_bytes:
     description:
-      - Memory of each GPU, in bytes, for what fits. For an engine on the CPU the host's memory is read.
-      - Without it nothing is said about GPUs' memory, unless O(serve_yaml) holds C(kv-cache-memory-bytes).
+      - Memory of each GPU, in bytes, for what would fit on other GPUs than the host's. By default that of the smallest
+        of the host's own that the engine would use.
     type: int
   compute_capability:
     description:
@@ -259,15 +264,21 @@ import os
 import pwd
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import read_checkpoint
+from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint, read_checkpoint
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import keep, question_key, recall
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding, as_result, report
 from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import look_at_port
+from ansible_collections.llmops.vllm.plugins.module_utils.gpu_findings import used_gpus
+from ansible_collections.llmops.vllm.plugins.module_utils.gpu_query import this_host
+from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import collect
+from ansible_collections.llmops.vllm.plugins.module_utils.host_findings import host_findings
+from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import NotModelled
 from ansible_collections.llmops.vllm.plugins.module_utils.patch_set import Patch, apply_patches
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
@@ -278,12 +289,15 @@ from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight_memory import Fit, judge_memory, reckon, summary
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
+from ansible_collections.llmops.vllm.plugins.module_utils.runtime_facts import read_runtime
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, show_unit
 from ansible_collections.llmops.vllm.plugins.module_utils.view import (
     os_errors_as_sentences,
     read_source,
     snapshot_sources,
 )
+
+HOST_TIMEOUT_SECONDS = 20.0  # for each program that is asked about the host
 
 
 def check_parameters(parameters: dict[str, Any]) -> None:
@@ -369,36 +383,56 @@ def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict
     return contents, config if isinstance(config, dict) else {}
 
 
-def host_memory_bytes() -> int:
-    """Return the memory of this host."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def look_at_host(parameters: Mapping[str, Any], weight_bytes: int | None) -> tuple[list[Finding], int, int]:
+    """Return what the host has against the launch, and the bytes of its memory and of a GPU's, 0 where not known."""
+    launch = Launch(
+        arguments=parameters["arguments"],
+        environment={name: str(value) for name, value in parameters["environment"].items()},
+        runtime=read_runtime(parameters["runtime"]),
+        unit=parameters["unit"],
+        user=parameters["user"] or "",
+        model=parameters["snapshot"],
+        cache=parameters["cache"] or "",
+        weight_bytes=weight_bytes,
+    )
+    facts = collect(this_host(partial(run_command, timeout_seconds=HOST_TIMEOUT_SECONDS)), launch)
+    sizes = [gpu.usable_bytes for gpu in used_gpus(facts.gpus.gpus, launch) if gpu.usable_bytes]
+    return host_findings(facts, launch), facts.memory_total_bytes or 0, min(sizes, default=0)
+
+
+def fits(
+    checkpoint: Checkpoint, config: Mapping[str, Any], answer: EngineAnswer, memory_bytes: int
+) -> tuple[Fit | None, list[Finding]]:
+    """Return what fits, where that can be reckoned, and what speaks against it."""
+    if answer.stage != "done" or not checkpoint.tensors or checkpoint.problems:
+        return None, []
+    try:
+        fit = reckon(checkpoint, config, answer, memory_bytes)
+        return fit, list(judge_memory(fit, config, answer)) if fit else []
+    except NotModelled as reason:
+        what = f"What fits into memory was not reckoned: {reason} is not known here."
+        return None, [Finding("memory_not_reckoned", "info", what, "config.json", "see what the engine logs")]
 
 
 def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | None, bool]:
-    """Ask the engine and read the weights' headers. Raises LlmopsError."""
+    """Ask the engine, read the weights' headers, look at the host. Raises LlmopsError."""
     parameters = module.params
     missing = what_is_missing(parameters)
     if missing:
-        if module.check_mode:
-            answer = EngineAnswer("silent", missing, "", "")
-            return judge_engine(answer), answer, None, False
-        raise InvalidInputError(f"The engine cannot be asked on this host: {missing}.")
+        if not module.check_mode:
+            raise InvalidInputError(f"The engine cannot be asked on this host: {missing}.")
+        answer = EngineAnswer("silent", missing, "", "")
+        return [*judge_engine(answer), *look_at_host(parameters, None)[0]], answer, None, False
     contents, config = patched_files(parameters)
     with os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}"):
         checkpoint = read_checkpoint(parameters["snapshot"], config)
         answer, cached = ask(module, contents)
-    findings = [*judge_engine(answer), *judge_checkpoint(checkpoint, parameters["snapshot"])]
-    fit = None
-    if answer.stage == "done" and checkpoint.tensors and not checkpoint.problems:
-        on_gpu = answer.config.get("device") == "cuda"
-        memory = parameters["gpu_memory_bytes"] or 0 if on_gpu else host_memory_bytes()
-        try:
-            fit = reckon(checkpoint, config, answer, memory)
-            findings += judge_memory(fit, config, answer) if fit else []
-        except NotModelled as reason:
-            what = f"What fits into memory was not reckoned: {reason} is not known here."
-            findings.append(Finding("memory_not_reckoned", "info", what, "config.json", "see what the engine logs"))
-    return findings, answer, fit, cached
+    against, memory, gpu_memory = look_at_host(parameters, checkpoint.total_bytes)
+    if answer.config.get("device") == "cuda":
+        memory = parameters["gpu_memory_bytes"] or gpu_memory
+    fit, unfit = fits(checkpoint, config, answer, memory)
+    judged = [*judge_engine(answer), *judge_checkpoint(checkpoint, parameters["snapshot"])]
+    return [*judged, *unfit, *against], answer, fit, cached
 
 
 def main() -> None:
@@ -409,6 +443,7 @@ def main() -> None:
             "snapshot": {"type": "path", "required": True},
             "patches": {"type": "list", "elements": "dict", "default": []},
             "serve_yaml": {"type": "str", "required": True},
+            "arguments": {"type": "dict", "default": {}},
             "environment": {"type": "dict", "default": {}},
             "unit": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},

@@ -6,6 +6,9 @@ import socket
 import sys
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu, GpuReport
+from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import HostFacts, Space
+from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import GIB
 from ansible_collections.llmops.vllm.plugins.modules import launch_preflight
 from ansible_collections.llmops.vllm.tests.unit.checkpoints import LLAMA, llama, write_checkpoint
 
@@ -52,6 +55,8 @@ class Host:
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    facts = HostFacts(GpuReport(False, reason="no GPU"), memory_total_bytes=24 * GIB)
+    monkeypatch.setattr(launch_preflight, "collect", lambda *_: facts)
     return Host(tmp_path)
 
 
@@ -274,3 +279,25 @@ def test_a_gpu_that_is_not_there_is_asked_about_by_its_capability(run_module, mo
     assert result["memory"]["estimated"] and result["memory"]["memory_bytes"] == 96 * 1024**3
     result = run_module(launch_preflight, **model.parameters(compute_capability="sm120"))
     assert result["msg"] == "compute_capability 'sm120' is not two numbers with a dot, such as 12.0."
+
+
+def test_what_the_host_has_against_the_launch_is_a_finding_with_or_without_an_engine(run_module, model, monkeypatch):
+    facts = HostFacts(GpuReport(False), shm=Space("/dev/shm", 64 * 1024**2, 64 * 1024**2), memory_total_bytes=GIB)
+    monkeypatch.setattr(launch_preflight, "collect", lambda *_: facts)
+    model.engine_says(config=TOLD)
+    parameters = model.parameters(arguments={"tensor-parallel-size": 8})
+    assert "shm_too_small" in [finding["id"] for finding in run_module(launch_preflight, **parameters)["findings"]]
+    result = run_module(launch_preflight, check=True, **{**parameters, "runtime": "/no/such/runtime"})
+    assert {"shm_too_small", "engine_not_asked"} <= {finding["id"] for finding in result["findings"]}
+
+
+def test_the_smallest_gpu_of_the_host_is_what_has_to_hold_the_model(run_module, model, monkeypatch):
+    gpus = tuple(
+        Gpu(number, f"0000:{number:02x}:00.0", memory_total_bytes=size * GIB) for number, size in enumerate((96, 48))
+    )
+    monkeypatch.setattr(launch_preflight, "collect", lambda *_: HostFacts(GpuReport(True, gpus=gpus)))
+    model.engine_says(config={**TOLD, "device": "cuda", "gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": None})
+    result = run_module(launch_preflight, **model.parameters(arguments={"tensor-parallel-size": 2}))
+    assert result["memory"]["memory_bytes"] == 48 * GIB
+    result = run_module(launch_preflight, **model.parameters(arguments={"tensor-parallel-size": 2}, gpu_memory_bytes=7))
+    assert result["memory"]["memory_bytes"] == 7
