@@ -23,7 +23,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Re
 
 BLOCK_BYTES = 4096
 BUFFER_BYTES = 4 * 1024 * 1024
-_ALL_BUFFERS_BYTES = 24 * 1024 * 1024
+_ALL_BUFFERS_BYTES = 20 * 1024 * 1024
 _NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
@@ -144,8 +144,7 @@ class PartWriter:
 
 def buffer_bytes_for(workers: int) -> int:
     """Return how large the buffer of each of ``workers`` writers can be without their sum being noticed on a host."""
-    mebibyte = 1024 * 1024
-    return min(BUFFER_BYTES, max(mebibyte, _ALL_BUFFERS_BYTES // workers // mebibyte * mebibyte))
+    return min(BUFFER_BYTES, _ALL_BUFFERS_BYTES // workers // BLOCK_BYTES * BLOCK_BYTES)
 
 
 def _huge_pages(size: int) -> memoryview:

@@ -4,7 +4,9 @@
 """TLS connections that take from the network as much as there is.
 
 ``ssl.SSLSocket`` makes two system calls and a handful of Python calls for every record of 16 KiB. Here what has arrived
-comes in one system call, and one call decrypts all of it. Protocol, certificates and host names stay with ``ssl``.
+comes in one system call, and one call decrypts all of it. Every record still lets go of the interpreter and takes it
+back, so no more threads than there are cores decrypt at once; the others would only fight for it. Protocol,
+certificates and host names stay with ``ssl``.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
+import os
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-_SMALLEST_BYTES = 16 * 1024
-_LARGEST_BYTES = 256 * 1024
+_HANDSHAKE_BYTES = 16 * 1024
+_ARRIVED_BYTES = 512 * 1024
+_TURNS = [threading.Lock() for _core in range(os.cpu_count() or 1)]
+_NUMBERS = itertools.count()
 
 T = TypeVar("T")
 
@@ -43,7 +50,7 @@ class TlsSocket:
         self._socket = sock
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-        self._arrived = memoryview(bytearray(_SMALLEST_BYTES))
+        self._turn = _TURNS[next(_NUMBERS) % len(_TURNS)]
         self._files = 0
         self._closed = False
         try:
@@ -57,23 +64,28 @@ class TlsSocket:
         del flags
         view = memoryview(buffer).cast("B")
         view = view[:nbytes] if nbytes else view
-        done = 0
-        while done < len(view):
-            try:
-                count = self._tls.read(len(view) - done, cast(Any, view[done:]))
-            except ssl.SSLWantReadError:
-                if done:
-                    break
+        while True:
+            with self._turn:
+                done, ended = self._decrypt(view)
+            if not ended:
                 self._send_pending()
-                self._receive()
-                continue
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            if done or ended or not view:
                 return done
-            if not count:
-                return done
-            done += cast(int, count)
-        self._send_pending()
-        return done
+            self._receive(view)  # what is encrypted may lie there until it is not
+
+    def _decrypt(self, view: memoryview) -> tuple[int, bool]:
+        """Fill ``view`` from what was received; return the number of bytes, and whether the stream has ended."""
+        done = 0
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while done < len(view):
+                try:
+                    count = cast(int, self._tls.read(len(view) - done, cast(Any, view[done:])))
+                except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                    return done, True
+                if not count:
+                    return done, True
+                done += count
+        return done, False
 
     def recv(self, count: int, flags: int = 0) -> bytes:
         """Return at most ``count`` bytes."""
@@ -148,7 +160,7 @@ class TlsSocket:
                 result = operation()
             except ssl.SSLWantReadError:
                 self._send_pending()
-                self._receive()
+                self._receive(memoryview(bytearray(_HANDSHAKE_BYTES)))
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
                     self._send_pending()  # the alert that tells the server why
@@ -161,11 +173,9 @@ class TlsSocket:
         if self._outgoing.pending:
             self._socket.sendall(self._outgoing.read())
 
-    def _receive(self) -> None:
-        count = self._socket.recv_into(self._arrived)
-        if not count:
+    def _receive(self, scratch: memoryview) -> None:
+        count = self._socket.recv_into(scratch[:_ARRIVED_BYTES])
+        if count:
+            self._incoming.write(scratch[:count])
+        else:
             self._incoming.write_eof()
-            return
-        self._incoming.write(self._arrived[:count])
-        if count == len(self._arrived) < _LARGEST_BYTES:
-            self._arrived = memoryview(bytearray(2 * count))
