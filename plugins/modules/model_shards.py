@@ -235,6 +235,26 @@ options:
       - Directory of releases that is searched for links into a snapshot before it is removed.
       - By default C(releases) beside O(store), so C(/srv/llm/releases).
     type: path
+  detach:
+    description:
+      - Leave what takes long, fetching and reading files, to a worker on the target that goes on when this run, its
+        controller or the connection ends. A later run for the same snapshot finds it and waits for it.
+      - Under systemd, for root, the worker is the service C(llmops-model-...), and C(systemctl status) shows how far it
+        is; elsewhere a process of its own. C(.llmops/status.json) in the snapshot says the same.
+      - Stopping the service keeps what arrived; the next run resumes it.
+      - On a controller the progress is printed meanwhile. Check mode and O(state=absent) never start a worker.
+    type: bool
+    default: false
+  slice_seconds:
+    description:
+      - With O(detach) how long one call on the target may wait for the worker, in seconds; V(0) waits for its end.
+      - On a controller, calls are repeated until the end anyway; V(0) then stands for slices of 10 to 60 seconds.
+    type: int
+    default: 0
+  follow:
+    description: The worker to wait for, as RV(follow) of an earlier slice. Set between slices.
+    type: str
+    default: ""
 requirements:
   - requests (Python package on the target, needed only when something has to be asked over HTTP)
 attributes:
