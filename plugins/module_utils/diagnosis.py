@@ -46,6 +46,10 @@ _STATISTICS = re.compile(
     r".*?Running: (?P<running>\d+).*?(?:Waiting|Pending): (?P<waiting>\d+)"
 )
 _LAST_BEFORE_PEERS = re.compile(r"vLLM is using nccl==|NCCL version \d")
+_SECRETS = re.compile(
+    r"\b(?:hf_|sk-)[A-Za-z0-9_-]{8,}|(?<=Bearer )[^\s'\"]+|(?<='api_key': )(?:\[[^\]]*\]|'[^']*')"
+    r"|(?<=--api-key )\S+|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
 _NOTHING = (
     "nothing in this launch's own lines names a cause; look at the kernel log (OOM killer, Xid) and at `systemctl "
     "status` of the unit for a kill from outside"
@@ -198,7 +202,8 @@ def _hang(line: Line, title: str, confidence: float) -> Diagnosis:
 
 
 def _shorten(text: str, limit: int, around: re.Pattern[str] | None = None) -> str:
-    """Return ``text``, and of a longer one the ``limit`` characters that matter."""
+    """Return ``text`` without secrets, and of a longer one the ``limit`` characters that matter."""
+    text = _SECRETS.sub("***", text)
     if len(text) <= limit:
         return text
     match = around.search(text) if around else None

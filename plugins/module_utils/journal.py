@@ -27,6 +27,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
     check_unit_name,
 )
 
+MAIN_PROCESS_EXITED = "Main process exited"  # unit_log_process_exit in the sources of systemd, never translated
+
 # CSI and OSC sequences, and the ways in which other tools write the escape character down (rsyslog, terminals).
 _ANSI = re.compile(r"(?:\x1b|#033|\^\[)\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 _LINE_END = re.compile(r"\r\n|[\r\n]|\^M$")

@@ -30,7 +30,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     unit_alive,
     within_time,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
+from ansible_collections.llmops.vllm.plugins.module_utils.journal import MAIN_PROCESS_EXITED, Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.phases import PhaseTracker
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 
@@ -38,7 +38,6 @@ JOURNAL_SECONDS = 2.0
 SETTLE_SECONDS = 0.4
 SETTLE_LOOKS = 2
 UNSEEN_LOOKS = 3
-MAIN_PROCESS_EXITED = "Main process exited"  # unit_log_process_exit in the sources of systemd, never translated
 
 
 class Observer(Protocol):

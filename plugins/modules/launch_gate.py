@@ -254,7 +254,9 @@ diagnosis:
   type: dict
   contains:
     verdict:
-      description: V(cause), V(insufficient_evidence), or V(healthy) when the journal shows no failure.
+      description:
+        - V(cause), V(insufficient_evidence), V(hang) when the journal ends in waiting, or V(healthy) when it shows no
+          failure.
       returned: always
       type: str
       sample: cause

@@ -1,0 +1,85 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Everything that a host has kept of one launch: its journal, its last words, and what its control group counted."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.journal import MAIN_PROCESS_EXITED, Entry, Journal
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
+    Runner,
+    UnitState,
+    check_unit_name,
+    show_unit,
+)
+
+CGROUP_MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_OOM_KILLS = re.compile(r"^oom_kill ([1-9]\d*)$", re.M)
+_INVOCATION = re.compile(r"[0-9a-f]{32}")
+
+
+def find_last_launch(runner: Runner, unit: str) -> str:
+    """Return the invocation ID of the last launch of ``unit``, running or ended.
+
+    systemd forgets the ID of a unit that it has unloaded; the journal then still knows it. Raises
+    ``PreconditionError`` when there is none, or no systemd.
+    """
+    state = show_unit(runner, unit)
+    if not state.systemd:
+        raise PreconditionError("systemd does not answer on this host; give path or text of a saved log instead.")
+    found = state.invocation_id or _last_in_journal(runner, unit)
+    if not found:
+        raise PreconditionError(f"no launch of {unit} is known to systemd or to the journal. Correct the name.")
+    return found
+
+
+def _last_in_journal(runner: Runner, unit: str) -> str:
+    match = f"_SYSTEMD_UNIT={check_unit_name(unit)}"
+    done = runner(["journalctl", "--quiet", "--no-pager", "--output=json", "--lines=1", match])
+    for line in done.stdout.splitlines():
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue
+        found = fields.get("_SYSTEMD_INVOCATION_ID") if isinstance(fields, dict) else None
+        if isinstance(found, str) and _INVOCATION.fullmatch(found) and fields.get("_SYSTEMD_UNIT") == unit:
+            return found
+    return ""
+
+
+def read_launch(
+    runner: Runner, invocation_id: str, unit: str = "", cgroup_mounts: tuple[str, ...] = CGROUP_MOUNTS
+) -> list[Entry]:
+    """Return the entries of the launch ``invocation_id`` in their order.
+
+    With ``unit`` come its main process's last words that journald could assign to no launch, and the kills by the OOM
+    killer that its control group counts; both only while the unit's current launch is this one. Raises
+    ``LlmopsError`` when the journal cannot be read.
+    """
+    journal = Journal(runner, invocation_id)
+    entries = journal.read_new()
+    state = show_unit(runner, unit) if unit else UnitState(name="")
+    if state.invocation_id != invocation_id:
+        return entries
+    ended = any(entry.from_manager and MAIN_PROCESS_EXITED in entry.message for entry in entries)
+    if ended and state.exec_main_pid:
+        entries += journal.read_unmarked(unit, state.exec_main_pid, state.exec_main_start_seconds)
+        entries.sort(key=lambda entry: entry.realtime_usec)
+    return entries + _memory_events(state, cgroup_mounts)
+
+
+def _memory_events(state: UnitState, cgroup_mounts: tuple[str, ...]) -> list[Entry]:
+    """Return the count of the unit's control group as an entry; none when nothing was killed or nothing can be read."""
+    for mount in cgroup_mounts if state.control_group.strip("/") else ():
+        try:
+            with open(f"{mount}{state.control_group}/memory.events", encoding="ascii") as handle:
+                kills = _OOM_KILLS.search(handle.read())
+        except (OSError, ValueError):
+            continue
+        if kills:
+            return [Entry(0, 0, f"oom_kill {kills[1]} in memory.events of {state.control_group}", "kernel", True)]
+    return []
