@@ -424,8 +424,8 @@ def test_a_killed_run_is_resumed_without_fetching_twice(rig: Rig, tmp_path: Path
     process.wait()
     assert not (rig.snapshot / SHARD).exists()
     outcome = rig.present(include=(SHARD,))
-    assert outcome.fetched_bytes == 8 * 1024 * 1024
-    assert outcome.reused_bytes == 12 * 1024 * 1024
+    assert outcome.reused_bytes >= 12 * 1024 * 1024
+    assert outcome.fetched_bytes + outcome.reused_bytes == 20 * 1024 * 1024
     assert (rig.snapshot / SHARD).read_bytes() == rig.hub.files[SHARD]
 
 
