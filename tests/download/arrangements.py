@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.llmops.vllm.tests.download import faults
 from ansible_collections.llmops.vllm.tests.download.proxy import Proxy
-from ansible_collections.llmops.vllm.tests.download.rig import CUT_AT, MIB, SHARD, Rig
-from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, TOKEN, flipped, sha256_of
+from ansible_collections.llmops.vllm.tests.download.rig import MIB, SHARD, Rig
+from ansible_collections.llmops.vllm.tests.unit.hub_server import ALWAYS, COMMIT, TOKEN, flipped, sha256_of
 
 
 def at_shard(where: str, kind: Any, times: int = 1) -> Callable[[Rig], None]:
@@ -147,7 +148,6 @@ def break_manifest(rig: Rig) -> None:
 
 def foreign_part(rig: Rig) -> None:
     """Flip a byte of what arrived of a shard before its connection ended for good."""
-    rig.hub.truncate_after = CUT_AT
     rig.fault("cdn", "truncate")
     rig.always("cdn", "500")
     assert rig.run()["failed"]
@@ -231,3 +231,89 @@ def neither_lengths_nor_ranges(rig: Rig) -> None:
 def downgraded(rig: Rig) -> None:
     """Redirect from https to http."""
     rig.always("resolve", faults.redirect("http://127.0.0.1:9/blobs/{sha256}"))
+
+
+def mirrored(kind: Any = None, times: int = ALWAYS) -> Callable[[Rig], None]:
+    """Have a mirror before the hub, which breaks the answers about one shard."""
+
+    def arrange(rig: Rig) -> None:
+        with_token(rig)
+        mirror = rig.add_peer()
+        mirror.fault("cdn", kind, times, SHARD)
+        rig.parameters["sources"] = [{"type": "mirror", "url": mirror.cdn.url, "layout": "blobs"}, {"type": "hub"}]
+
+    return arrange
+
+
+def mirror_down(rig: Rig) -> None:
+    """Have a mirror where nobody listens."""
+    with_token(rig)
+    rig.parameters["sources"] = [{"type": "mirror", "url": "http://127.0.0.1:9"}, {"type": "hub"}]
+
+
+def mirror_and_hub_wrong(rig: Rig) -> None:
+    """Have wrong bytes everywhere."""
+    mirrored("flip")(rig)
+    rig.always("cdn", "flip")
+
+
+def mirror_alone(rig: Rig) -> None:
+    """Have a manifest and a mirror, and no hub."""
+    mirror = rig.add_peer()
+    rig.parameters["sources"] = [{"type": "mirror", "url": mirror.cdn.url, "layout": "blobs"}]
+    rig.parameters["manifest"] = manifest(rig)
+    rig.hub.fault("info", "500", ALWAYS)
+    rig.hub.fault("resolve", "500", ALWAYS)
+
+
+def peered(kind: Any) -> Callable[[Rig], None]:
+    """Have two peers before the hub: where one listens no longer, the other breaks the answers about one shard."""
+
+    def arrange(rig: Rig) -> None:
+        with_token(rig)
+        peer = rig.add_peer()
+        peer.fault("cdn", kind, ALWAYS, SHARD)
+        urls = ["http://127.0.0.1:9", peer.cdn.url]
+        rig.parameters["sources"] = [{"type": "peers", "urls": urls}, {"type": "hub"}]
+
+    return arrange
+
+
+def in_directory(change: Callable[[Path], object], link: str = "copy", alone: bool = False) -> Callable[[Rig], None]:
+    """Have a directory with all files before the hub, or in its place, in which something happened to one shard."""
+
+    def arrange(rig: Rig) -> None:
+        for name, data in rig.hub.files.items():
+            place = rig.given / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        rig.parameters["sources"] = [{"type": "directory", "path": str(rig.given), "link": link}]
+        if alone:
+            rig.parameters["manifest"] = manifest(rig)
+        else:
+            rig.parameters["sources"].append({"type": "hub"})
+        shard = rig.given / SHARD
+        change(shard)
+        rig.undo.append(lambda: (shard.unlink(missing_ok=True), shard.write_bytes(rig.hub.files[SHARD])))
+
+    return arrange
+
+
+def unmounted(rig: Rig) -> None:
+    """Name a directory that is not there."""
+    rig.parameters["sources"] = [{"type": "directory", "path": str(rig.given)}, {"type": "hub"}]
+
+
+def manifest(rig: Rig) -> dict[str, Any]:
+    """Return what somebody who has a hub writes down of the model."""
+    return {
+        "commit": COMMIT,
+        "files": [
+            {
+                "path": name,
+                "size": len(data),
+                ("sha256" if rig.hub.is_lfs(name) else "git_sha1"): rig.hub.digest_of(name),
+            }
+            for name, data in rig.hub.files.items()
+        ],
+    }

@@ -54,7 +54,7 @@ def make_rig(
         context, ca_path = request.getfixturevalue("certificate") if tls else (None, None)
         size = module.SMALL_SHARD_BYTES if small else module.SHARD_BYTES
         hub = servers.Hub(dict(module.model_files(size)), context)
-        hub.truncate_after = module.CUT_AT
+        hub.truncate_after = size * 3 // 4
         rig = module.Rig(run_module, tmp_path, hub, ca_path)
         rigs.append(rig)
         pause = client.RetryPolicy.pause
@@ -67,5 +67,4 @@ def make_rig(
 
     yield make
     for rig in rigs:
-        rig.heal()
-        rig.hub.close()
+        rig.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from ansible_collections.llmops.vllm.tests.unit.hub_server import sha256_of
+from ansible_collections.llmops.vllm.tests.unit.hub_server import flipped, sha256_of
 
 Answer = Callable[[Any, bytes], None]
 
@@ -92,6 +94,41 @@ def silent(handler: Any, _data: bytes) -> None:
     handler.connection.settimeout(10.0)
     handler.connection.recv(1)
     handler.close_connection = True
+
+
+def cut_once_then_500() -> Answer:
+    """Serve three quarters of the body once, and nothing after that."""
+    asked: list[int] = []
+
+    def answer(handler: Any, data: bytes) -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            handler.serve(data, sha256_of(data), "truncate")
+        else:
+            handler.answer(500, b"no")
+
+    return answer
+
+
+def redirect_to_itself(handler: Any, _data: bytes) -> None:
+    """Redirect to where the client is."""
+    handler.answer(302, b"", Location=handler.path)
+
+
+def cut_short(place: Path) -> None:
+    """Cut a file short."""
+    os.truncate(place, 100)
+
+
+def flip_file(place: Path) -> None:
+    """Flip a byte of a file."""
+    place.write_bytes(flipped(place.read_bytes()))
+
+
+def link_away(place: Path) -> None:
+    """Put a link in a file's place."""
+    place.unlink()
+    place.symlink_to("/etc/hostname")
 
 
 def login_page(handler: Any, _data: bytes) -> None:

@@ -21,9 +21,9 @@ from ansible_collections.llmops.vllm.tests.unit.hub_server import ALWAYS, COMMIT
 MIB = 1024 * 1024
 SHARD = "model-00004-of-00006.safetensors"  # the one that a fault is aimed at
 BEFORE_SHARD = 3  # with one worker the largest files come first, and shards of one size in the order of their names
-CUT_AT = 5 * MIB  # more than the 4 MiB that a worker holds in memory
 SHARDS = 6
-SHARD_BYTES = 8 * MIB + 12_345
+SHARD_BYTES = 6 * MIB + 12_345
+CUT_AT = SHARD_BYTES * 3 // 4  # more than the 4 MiB that a worker holds in memory
 SMALL_SHARD_BYTES = 12_345  # where no content is at stake
 
 # A module run as AnsiballZ runs it, in a process of its own.
@@ -78,12 +78,14 @@ class Rig:
         self.store = base / "store"
         self.outside = base / "outside"
         self.outside.mkdir()
+        self.given = base / "given"
         self.hub = hub
         self.tls = ca_path is not None
         self.planted: list[Path] = []
         self.undo: list[Callable[[], None]] = []
         self.pauses: list[float] = []
         self.proxies: list[Any] = []
+        self.peers: list[Hub] = []
         self._run_module = run_module
         self.parameters: dict[str, Any] = {
             "repo": REPO,
@@ -136,9 +138,28 @@ class Rig:
             os.environ[name] = value
             self.undo.append(lambda name=name: os.environ.pop(name, None))
 
+    def add_peer(self) -> Hub:
+        """Start another server that has all files; its CDN hands them out by digest, as peers and mirrors do."""
+        peer = Hub(self.hub.files)
+        peer.truncate_after = self.hub.truncate_after
+        self.peers.append(peer)
+        return peer
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes of content that all servers sent."""
+        return self.hub.sent_bytes + sum(peer.sent_bytes for peer in self.peers)
+
+    def close(self) -> None:
+        """Stop all servers."""
+        self.heal()
+        for server in (self.hub, *self.peers):
+            server.close()
+
     def heal(self) -> None:
         """Take all faults away."""
-        self.hub.faults.clear()
+        for server in (self.hub, *self.peers):
+            server.faults.clear()
         self.hub.names.clear()
         self.hub.gate.open(hang_up=True)
         while self.undo:
@@ -165,17 +186,17 @@ class Rig:
         verdict.missing = [name for name in self.hub.files if not (self.snapshot / name).exists()]
         known = [self.snapshot, self.store / ".llmops"]
         outside = [path for path in files_of(self.base) if not any(place in path.parents for place in known)]
-        expected = [self.base / "allowed", *self.planted]
+        expected = [self.base / "allowed", *self.planted, *files_of(self.given)]
         verdict.strays = [str(path.relative_to(self.base)) for path in outside if path not in expected]
-        verdict.leaks = [
-            f"{where} {path}" for where, path, headers in self.hub.log if where == "cdn" and leaks(headers)
-        ]
+        elsewhere = [*self.hub.requests_to("cdn"), *(entry for peer in self.peers for entry in peer.log)]
+        verdict.leaks = [f"{where} {path}" for where, path, headers in elsewhere if leaks(headers)]
         return verdict
 
     def plain_words(self, sentence: str) -> str:
         """Return ``sentence`` without what differs from run to run."""
         names = {self.hub.api.url: "hub", self.hub.cdn.url: "cdn"}
         names.update({other.url: "other" for other in self.hub.others})
+        names.update({peer.cdn.url: "peer" for peer in self.peers})
         for url, name in names.items():
             sentence = sentence.replace(url, f"<{name}>").replace(url.partition("://")[2], f"<{name}>")
         sentence = sentence.replace(str(self.store), "<store>").replace(str(self.base), "<base>")

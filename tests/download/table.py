@@ -22,17 +22,19 @@ INTRODUCTION = f"""\
 # What a download survives
 
 Every row is a test of `tests/download`, and this page is written by it: the module `model_shards` runs against a hub
-that misbehaves, for a repository of ten files and 48 MiB, six of them shards. The test then compares every byte that
-lies under a final name with what the hub was given to serve, takes the fault away, and runs the module again.
+that misbehaves, for a repository of ten files and 36 MiB, six of them shards. The test then compares every byte that
+lies under a final name with what the hub was given to serve, takes the fault away, and runs the module again. What is
+written elsewhere, and a token that goes elsewhere, fails the test too.
 
+- *Over*: plain HTTP, or TLS.
 - *Ends*: "right" means that every file is there with the right bytes, "error" that the run failed with the sentence
   in the last column, "ended" that the process was ended from outside. *Files right* and *Wrong under a final name* are
   what was found then; the latter has to be 0.
-- *Fetched* counts the content that the hub sent in the faulty run, as a share of the repository's size. Over 100 %
+- *Fetched* counts the content that servers sent in the faulty run, as a share of the repository's size. Over 100 %
   means that something came twice. "at most" is a bound that the test checks, where the figure itself depends on timing.
 - *The next run*, with the fault gone, has to end right; the column shows how much it fetched.
-- Where a fault has to be aimed, it is aimed at the fourth of six shards, one worker and two retries are given. A
-  stall is one second without a byte.
+- Where a fault has to be aimed, it is aimed at the fourth of six shards. One worker and two retries are given. A stall
+  is one second without a byte.
 
 To renew this page after a change: `{COMMAND}`.
 """

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.llmops.vllm.tests.download.rig import MIB, SHARD_BYTES, Rig, is_clear
+from ansible_collections.llmops.vllm.tests.download.rig import CUT_AT, MIB, SHARD_BYTES, Rig, is_clear
 from ansible_collections.llmops.vllm.tests.download.table import Row, Table
 from ansible_collections.llmops.vllm.tests.download.test_faults import share
 from ansible_collections.llmops.vllm.tests.unit.hub_server import sha256_of
 
 SECTION = "Interruptions"
-IN_THE_THIRD = 2 * SHARD_BYTES + 5 * MIB  # 44 % of the model; 4 MiB of the third shard are on the disk
-IN_THE_FIFTH = 4 * SHARD_BYTES + 5 * MIB  # 77 %
+IN_THE_THIRD = 2 * SHARD_BYTES + CUT_AT  # 46 % of the model; 4 MiB of the third shard are on the disk
+IN_THE_FIFTH = 4 * SHARD_BYTES + CUT_AT  # 79 %
 WITHOUT_FLOCK = "import fcntl; fcntl.flock = lambda *arguments: None"
 # Runs a command as its child, as the shell of a connection does.
 PARENT = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
@@ -74,7 +74,7 @@ def finish(rig: Rig, table: Table, fault: str, sent: int, ends: str, times: int 
     assert result["changed"], result
     assert rig.judge().flawless
     assert not (rig.snapshot / ".llmops/partial").exists()
-    in_memory = MIB + MIB // 4  # of 5 MiB, 4 were written; and a piece of the gate's
+    in_memory = CUT_AT - 4 * MIB + MIB // 4  # and a piece that the gate let through
     assert result["fetched_bytes"] <= rig.total_bytes - sent + times * in_memory
     table.add(
         SECTION,
@@ -163,11 +163,11 @@ def test_a_second_run_that_may_not_wait_says_for_whom(make_rig: Any, table: Tabl
 
 @pytest.fixture
 def small_disk(tmp_path: Path, table: Table) -> Iterator[Path]:
-    """A file system of 80 MiB for the store alone."""
+    """A file system of 64 MiB for the store alone."""
     place = tmp_path / "store"
     place.mkdir()
     mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=80m,mode=755", "tmpfs", place], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs", place], capture_output=True, text=True, check=False
     )
     if mount.returncode:
         table.skipped += 1
@@ -204,7 +204,7 @@ def test_a_disk_that_fills_up_keeps_what_arrived(make_rig: Any, table: Table, sm
             "error",
             f"{len(verdict.right)} of {len(rig.hub.files)}",
             0,
-            "at most 84 %",
+            "at most 85 %",
             share(rig.hub.sent_bytes, rig),
             rig.plain_words(result["msg"]),
         ),

@@ -24,7 +24,7 @@ def digests_of(directory: Path) -> dict[str, str]:
 def test_the_hubs_own_client_has_the_same_files_and_finds_nothing_to_do_in_the_snapshot(
     make_rig: Any, tmp_path: Path, name: str
 ) -> None:
-    rig = make_rig()
+    rig = make_rig(small=True)
     commit = rig.run()["commit"]
     run_hf(name, rig.hub.endpoint, tmp_path / "home", REPO, "--local-dir", str(tmp_path / "theirs"))
     assert digests_of(tmp_path / "theirs") == digests_of(rig.snapshot)
