@@ -39,6 +39,7 @@ LOST = re.compile(
     r"Unable to determine the device handle for GPU ?(?:(\d+): )?"
     r"([0-9A-Fa-f]+:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)?(?:(\d+))?:? ?(.*)"
 )
+DOCUMENT = re.compile(r"<\?xml.*?(?:</nvidia_smi_log>|\Z)", re.DOTALL)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # nvmlReturn_t in nvml.h, which nvidia-smi exits with; 18 is not in its manual.
 STATUS = {
@@ -125,8 +126,8 @@ def explain(done: CompletedRun) -> str:
         return "nvidia-smi is not installed"
     if done.returncode == 124:
         return done.stderr
-    lines = [line.strip() for line in (done.stdout + "\n" + done.stderr).splitlines() if line.strip()]
-    words = lines[0][:200] if lines and not lines[0].startswith("<") else "no words"
+    said = DOCUMENT.sub("", f"{done.stdout}\n{done.stderr}")
+    words = next((line.strip()[:200] for line in said.splitlines() if line.strip()), "no words")
     meaning = STATUS.get(done.returncode)
     return f"nvidia-smi ended with status {done.returncode} ({meaning}): {words}" if meaning else f"nvidia-smi: {words}"
 

@@ -89,6 +89,10 @@ def test_every_wording_of_a_lost_gpu_is_understood(complaint, found):
         (CompletedRun(6, "No devices were found\n", ""), "(no GPU was found): No devices were found"),
         (CompletedRun(255, "Unknown Error\n", ""), "nvidia-smi: Unknown Error"),
         (CompletedRun(15, "<?xml", ""), "(a GPU has fallen off the bus): no words"),
+        (
+            CompletedRun(14, document(cards(1)) + "WARNING: infoROM is corrupted at gpu 0000:0B:00.0\n", ""),
+            "): WARNING: infoROM",
+        ),
     ],
 )
 def test_a_failure_is_told_in_a_sentence(done, words):
