@@ -28,6 +28,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
     directory_status,
     file_status,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
 
 @dataclass(frozen=True)
@@ -220,15 +221,18 @@ def _plan_manifest(result: Plan, known: Manifest | None) -> None:
         result.housekeeping = True
 
 
-def settle(result: Plan, stop: threading.Event) -> None:
+def settle(result: Plan, stop: threading.Event, progress: Progress) -> None:
     """Read the unsettled files, several at a time: a right one gets a fresh record, a wrong one is to be fetched."""
+    progress.begin("verifying", result.unsettled, missing=result.unsettled)
 
     def look(file: RepoFile) -> tuple[os.stat_result | None, Examination]:
         path = result.snapshot.target(file.path)
         status = file_status(path)
         if status is None:
             return None, Examination(False)
-        return status, examine(path, file, result.marks.get(file.digest, ""), stop)
+        found = examine(path, file, result.marks.get(file.digest, ""), stop)
+        progress.finish(file.size)
+        return status, found
 
     with ThreadPoolExecutor(max_workers=max(result.wish.workers, len(os.sched_getaffinity(0)))) as pool:
         try:

@@ -36,7 +36,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
-_SAVE_AFTER_BYTES = 64 * 1024 * 1024
+_SAVE_AFTER_BYTES = 1024 * 1024 * 1024  # finished files that are not in the manifest are read again, which takes a second
 
 
 class Applier:
@@ -66,9 +66,7 @@ class Applier:
     def run(self) -> None:
         """Do it. What was finished before a failure is in the manifest, so the next run starts from there."""
         todo, progress = self._plan, self._progress
-        progress.files, progress.files_done = len(todo.selected), len(todo.selected) - len(todo.fetch)
-        progress.total_bytes, progress.present_bytes = todo.total_bytes, todo.total_bytes - todo.fetch_bytes
-        progress.phase = "fetching"
+        progress.begin("fetching", todo.selected, missing=todo.fetch)
         self._prepare_directories()
         self._repairs = set(todo.repairs)
         for file in todo.damaged:
@@ -149,7 +147,7 @@ class Applier:
         with self._lock:
             self._records[part.file.path] = manifests.record(part.file, status)
             self._marks[part.file.digest] = marks
-            self._progress.files_done += 1
+            self._progress.finish()
             self._unsaved_bytes += part.file.size
             if self._unsaved_bytes >= _SAVE_AFTER_BYTES:
                 self._save_manifest()

@@ -165,7 +165,7 @@ class SnapshotKeeper:
                 todo = self._plan(snapshot, listing, wish)
                 if postpone and todo.long and not self._check_mode:
                     return self._outcome(todo, postponed=True)
-                self._settle(todo)
+                settle(todo, self._stop, self._progress)
                 problems = problems_of(todo)
                 if problems:
                     raise refusal(todo, problems)
@@ -209,7 +209,7 @@ class SnapshotKeeper:
 
     def _predicted(self, todo: Plan, pruning: Pruning) -> Outcome:
         parts = part_factory(todo.snapshot, self._parts_of_boot)
-        settle(todo, self._stop)
+        settle(todo, self._stop, self._progress)
         self._removals = self._made_room(todo, parts, pruning)
         known = {removal.snapshot for removal in self._removals}
         self._removals += [removal for removal in pruning.superfluous() if removal.snapshot not in known]
@@ -223,7 +223,7 @@ class SnapshotKeeper:
         self._progress.phase = "waiting"
         with self._locked(snapshot):
             todo = self._plan(snapshot, listing, wish)
-            self._settle(todo)
+            settle(todo, self._stop, self._progress)
             while room := self._made_room(todo, parts, pruning):
                 before = len(self._removals)
                 self._remove(room)
@@ -248,12 +248,6 @@ class SnapshotKeeper:
 
     def _remove(self, removals: list[RemovalPlan]) -> None:
         self._removals += remove_all(removals, self._prune.releases, lambda snapshot: self._locked(snapshot, 0.0))
-
-    def _settle(self, todo: Plan) -> None:
-        self._progress.phase = "verifying"
-        self._progress.files = len(todo.unsettled)
-        self._progress.total_bytes = sum(file.size for file in todo.unsettled)
-        settle(todo, self._stop)
 
     def _unknown(self, revision: str, error: MissingPackageError) -> Outcome:
         """Return what can be said in check mode on a host that an earlier task would have given ``requests``."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
+
+from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import RepoFile
 
 RATE_WINDOW_SECONDS = 15.0
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
@@ -34,7 +36,7 @@ class Counters:
 class Progress:
     """What a run is at. ``phase`` is ``planning``, ``waiting`` (for the lock), ``verifying``, ``fetching`` or ``done``.
 
-    ``present_bytes`` are those of files that need not be fetched.
+    ``present_bytes`` are those of files that need not be fetched, or that have been read.
     """
 
     phase: str = "planning"
@@ -43,6 +45,19 @@ class Progress:
     total_bytes: int = 0
     present_bytes: int = 0
     counters: Counters = field(default_factory=Counters)
+
+    def begin(self, phase: str, files: Collection[RepoFile], missing: Collection[RepoFile]) -> None:
+        """Begin a phase that is about ``files``, of which ``missing`` have yet to be read or fetched."""
+        self.files, self.files_done = len(files), len(files) - len(missing)
+        self.total_bytes = sum(file.size for file in files)
+        self.present_bytes = self.total_bytes - sum(file.size for file in missing)
+        self.phase = phase
+
+    def finish(self, read_bytes: int = 0) -> None:
+        """Count a file, and its bytes unless the counters have them, from any thread."""
+        with self.counters.lock:
+            self.files_done += 1
+            self.present_bytes += read_bytes
 
     @property
     def done_bytes(self) -> int:
@@ -88,13 +103,13 @@ def describe(progress: Progress, rate: float, remaining_seconds: int | None) -> 
     """Return one line for a person, such as ``37/119 files, 171 of 540 GB, 1.9 GB/s, 3m10s left``."""
     if progress.phase == "waiting":
         return "waiting for another run on this snapshot"
-    if progress.phase == "verifying":
-        return f"reading {progress.files} files, {amount(progress.total_bytes)}"
     if progress.phase in ("planning", "done"):
         return progress.phase
     done, total = amount(progress.done_bytes), amount(progress.total_bytes)
     if done.split(" ")[1] == total.split(" ")[1]:
         done = done.split(" ")[0]
+    if progress.phase == "verifying":
+        return f"read {progress.files_done}/{progress.files} files, {done} of {total}"
     left = f", {duration(remaining_seconds)} left" if remaining_seconds is not None else ""
     return f"{progress.files_done}/{progress.files} files, {done} of {total}, {amount(rate)}/s{left}"
 

@@ -42,7 +42,7 @@ def test_bytes_that_came_twice_are_not_more_than_all() -> None:
     [
         ("planning", "planning"),
         ("waiting", "waiting for another run on this snapshot"),
-        ("verifying", "reading 119 files, 540 GB"),
+        ("verifying", "read 0/119 files, 0 B of 540 GB"),
         ("done", "done"),
     ],
 )
