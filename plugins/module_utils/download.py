@@ -197,7 +197,7 @@ class Transfer:
             self._accept(source, answer, offset)
             self._origin, self._etag = origin_of(answer.url), answer.headers.get("ETag", "")
             if self._file.size > _JOURNAL_FROM_BYTES:
-                self._part.save(self._safe, self._origin, self._etag)
+                self._part.save(self._safe, self._origin, self._etag, durably=self._safe > 0)
             self._receive(source, answer)
 
     def _accept(self, source: Source, response: Answer, offset: int) -> None:

@@ -45,7 +45,7 @@ class Writer(Protocol):
         """Bring what is written to the disk and return the number of bytes that are safe there."""
 
     def finish(self) -> int:
-        """Write and sync the rest and return the file descriptor, still open."""
+        """Write the rest and return the file descriptor, still open; whoever gives the file its name syncs it."""
 
     def restart(self) -> None:
         """Drop all bytes."""
@@ -95,10 +95,12 @@ class PartWriter:
         return self._written
 
     def finish(self) -> int:
-        """Write and sync the rest and return the file descriptor, still open."""
+        """Write the rest and return the file descriptor, still open; whoever gives the file its name syncs it."""
+        direct = self.direct
         self._set_direct(False)
         self._flush()
-        self.sync()
+        if not direct:
+            self.sync()
         return self._fd
 
     def restart(self) -> None:
@@ -187,8 +189,11 @@ class Part:
             return empty
         return journal if _is_sound(journal, self.file) else empty
 
-    def save(self, good_until: int, origin: str, etag: str) -> None:
-        """Replace the journal by rename. A full disk is not an error here: the old journal stays true."""
+    def save(self, good_until: int, origin: str, etag: str, *, durably: bool = True) -> None:
+        """Replace the journal by rename. A full disk is not an error here: the old journal stays true.
+
+        What is not written ``durably`` may be gone after a power loss, and the file starts over.
+        """
         journal = Journal(self.file.digest, self.file.size, good_until, self._boot_id, origin, etag)
         temporary = f"{self._journal_path}.new"
         try:
@@ -197,7 +202,8 @@ class Part:
             with open(temporary, "x", encoding="utf-8") as stream:
                 json.dump(asdict(journal), stream)
                 stream.flush()
-                os.fsync(stream.fileno())
+                if durably:
+                    os.fsync(stream.fileno())
             os.replace(temporary, self._journal_path)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -36,7 +36,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import (
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
-_SAVE_AFTER_BYTES = 1024 * 1024 * 1024  # finished files that are not in the manifest are read again, which takes a second
+# A finished file that the manifest does not name yet is read again by the next run, a second for a gigabyte.
+_SAVE_AFTER_BYTES = 1024 * 1024 * 1024
 
 
 class Applier:
