@@ -94,13 +94,14 @@ def model_of(config: Mapping[str, Any], directory: str) -> Model:
 def hazard_findings(traits: Traits, hazards: Sequence[Mapping[str, Any]] = KNOWN_HAZARDS) -> list[Finding]:
     """Return a finding for each hazard that the launch meets, and one for all that could not be decided.
 
-    Raises InvalidInputError for an entry that is not well formed.
+    Nothing is said of a runtime that is not there: that it is not is for others to tell. Raises InvalidInputError for
+    an entry that is not well formed.
     """
     found: list[Finding] = []
     undecided: dict[str, list[str]] = {}
     for entry in hazards:
         check_entry(entry)
-        if _expired(entry, traits):
+        if not traits.launch.runtime.packages or _expired(entry, traits):
             continue
         answers = {key: _holds(key, wanted, traits) for key, wanted in entry["when"].items()}
         if all(answers.values()):
@@ -193,8 +194,6 @@ def _cuda(wanted: str, traits: Traits) -> bool | None:
 
 
 def _packages(wanted: Mapping[str, str], traits: Traits) -> bool | None:
-    if not traits.launch.runtime.packages:
-        return None
     answers = [_package(traits.launch.runtime.version(name), wish) for name, wish in wanted.items()]
     return None if None in answers and False not in answers else all(answers)
 

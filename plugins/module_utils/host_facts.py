@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -96,25 +97,36 @@ class HostFacts:
 
 
 def collect(host: GpuHost, launch: Launch, statvfs: Callable[[str], os.statvfs_result] = os.statvfs) -> HostFacts:
-    """Look at ``host``. GPUs and what serves them are looked at only for a runtime that uses them."""
+    """Look at ``host``. GPUs and what serves them are looked at only for a runtime that uses them.
+
+    What other programs are asked for is asked at the same time.
+    """
     with_gpus = launch.runtime.device in ("cuda", "")
     memory = read_memory(host.proc)
-    return HostFacts(
-        gpus=read_gpus(host) if with_gpus else GpuReport(False, reason="the runtime does not use GPUs"),
-        pci=read_pci_gpus(host.root) if with_gpus else (),
-        log=read_kernel_log(host.run, host.proc),
-        shm=read_space(host.root, SHM, statvfs),
-        cache=read_space(host.root, launch.cache, statvfs) if launch.cache else None,
-        memory_total_bytes=memory.get("MemTotal"),
-        memory_available_bytes=memory.get("MemAvailable"),
-        cpu_count=os.cpu_count() or 1,
-        limits=read_limits(host.run, launch.unit),
-        infiniband=bool(_listed(os.path.join(host.root, "sys/class/infiniband"))),
-        clock_synchronised=read_clock(host.run),
-        nccl_plugins=read_nccl_plugins(host.run) if with_gpus else {},
-        tools=read_tools(host, launch) if with_gpus else Tools(),
-        leftovers=read_leftovers(host),
-    )
+    leftovers = read_leftovers(host)  # first: of very many processes it forks, which wants no threads
+    with ThreadPoolExecutor() as pool:
+        gpus = pool.submit(read_gpus, host) if with_gpus else None
+        plugins = pool.submit(read_nccl_plugins, host.run) if with_gpus else None
+        tools = pool.submit(read_tools, host, launch) if with_gpus else None
+        log = pool.submit(read_kernel_log, host.run, host.proc)
+        limits = pool.submit(read_limits, host.run, launch.unit)
+        clock = pool.submit(read_clock, host.run)
+        return HostFacts(
+            pci=read_pci_gpus(host.root) if with_gpus else (),
+            shm=read_space(host.root, SHM, statvfs),
+            cache=read_space(host.root, launch.cache, statvfs) if launch.cache else None,
+            memory_total_bytes=memory.get("MemTotal"),
+            memory_available_bytes=memory.get("MemAvailable"),
+            cpu_count=os.cpu_count() or 1,
+            infiniband=bool(_listed(os.path.join(host.root, "sys/class/infiniband"))),
+            leftovers=leftovers,
+            gpus=gpus.result() if gpus else GpuReport(False, reason="the runtime does not use GPUs"),
+            log=log.result(),
+            limits=limits.result(),
+            clock_synchronised=clock.result(),
+            nccl_plugins=plugins.result() if plugins else {},
+            tools=tools.result() if tools else Tools(),
+        )
 
 
 def read_memory(proc: ProcFs) -> dict[str, int]:

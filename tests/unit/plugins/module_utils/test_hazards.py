@@ -169,9 +169,13 @@ def test_what_is_not_known_is_told_and_neither_fires_nor_clears():
     assert "linked_code" not in found[0].evidence
 
 
-def test_nothing_is_known_of_a_runtime_and_a_model_that_are_not_there():
-    found = hazard_findings(Traits(Launch()))
-    assert ids(found) == ["hazards_unchecked"]
+def test_nothing_is_said_of_a_runtime_that_is_not_there():
+    assert hazard_findings(Traits(Launch())) == []
+
+
+def test_where_gpus_and_model_are_not_known_all_that_hangs_on_them_is_unchecked():
+    (found,) = hazard_findings(Traits(Launch({}, {}, Runtime("/r", "", {"vllm": "0.32.0"}, "cuda", "13.0"))))
+    assert found.id == "hazards_unchecked" and "triton_mla_shared_memory" in found.evidence
 
 
 def test_an_engine_on_the_cpu_meets_none_of_those_of_gpus():
