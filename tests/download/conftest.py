@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 PACKAGE = "ansible_collections.llmops.vllm.tests"
+LEFT_OUT = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-table", action="store_true", help="write docs/download-faults.md instead of checking it")
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Remember that cases were left out, by -k for instance."""
+    if items:
+        items[0].config.stash[LEFT_OUT] = True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,8 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def table() -> Any:
-    return importlib.import_module(f"{PACKAGE}.download.table").Table()
+def table(request: pytest.FixtureRequest) -> Any:
+    ran = {item.path.name for item in request.session.items}
+    partial = request.config.stash.get(LEFT_OUT, False) or not ran.issuperset(
+        ("test_faults.py", "test_interruptions.py")
+    )
+    return importlib.import_module(f"{PACKAGE}.download.table").Table(partial)
 
 
 @pytest.fixture(scope="session")

@@ -73,11 +73,14 @@ class Row:
 
 
 class Table:
-    """Rows in the order in which they came, by section; rows that differ only in the transport become one."""
+    """Rows in the order in which they came, by section; rows that differ only in the transport become one.
 
-    def __init__(self) -> None:
+    ``partial``: not every case was run, so a row that is not here may be right all the same.
+    """
+
+    def __init__(self, partial: bool) -> None:
         self._sections: dict[str, list[Row]] = {}
-        self.skipped = 0
+        self.partial = partial
 
     def add(self, section: str, row: Row) -> None:
         """Take in one row."""
@@ -104,7 +107,7 @@ def unlike(table: Table, page: str) -> str:
     ]
     happened = table.lines()
     new = [line for line in happened if line not in committed]
-    old = [line for line in committed if line not in happened] if not table.skipped else []
+    old = [line for line in committed if line not in happened] if not table.partial else []
     wrong_head = "" if page.startswith(INTRODUCTION) else "the text above the tables"
     return "\n".join([*(f"+ {line}" for line in new), *(f"- {line}" for line in old), wrong_head]).strip()
 
