@@ -30,14 +30,19 @@ class Cgroup:
 
     def holds(self, process: Process) -> bool:
         """Whether a process is in this group or below it."""
-        return any(is_below(process.cgroups.get(name), self.path) for name in self.hierarchies)
+        # A loop, as this is asked of every process of the host.
+        for name in self.hierarchies:  # noqa: SIM110
+            if is_below(process.cgroups.get(name), self.path):
+                return True
+        return False
 
 
 def is_below(path: str | None, top: str) -> bool:
     """Whether ``path`` is ``top`` or lies below it; ``/..`` right below it leads out (cgroup_namespaces(7))."""
-    if path is None or not path.startswith(top.rstrip("/")):
+    top = top.rstrip("/")
+    if path is None or not path.startswith(top):
         return False
-    rest = path[len(top.rstrip("/")) :]
+    rest = path[len(top) :]
     return not rest or (rest.startswith("/") and rest != "/.." and not rest.startswith("/../"))
 
 

@@ -139,6 +139,9 @@ class TeardownHost:
         return plan(self.selector, self._processes, around, known.values())
 
     def _holders(self, wanted: Wanted, *, everybody: bool) -> dict[int, tuple[str, ...]]:
+        if not wanted:
+            self.unseen = ()
+            return {}
         if everybody or not wanted.is_part_of(self._looked_for):
             self._held, self._unreadable, self._looked_for = {}, set(), wanted
         new = {pid: one for pid, one in self._processes.items() if one.identity not in self._held}
