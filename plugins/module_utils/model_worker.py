@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
@@ -154,18 +153,13 @@ def _stop_once(number: int, stop: threading.Event) -> None:
     )
 
 
-def notify(text: str, connect: Callable[[str], socket.socket] | None = None) -> None:
+def notify(text: str) -> None:
     """Tell systemd about this service (sd_notify(3)); without systemd nothing happens."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
-        with contextlib.suppress(OSError), (connect or _datagram)(address) as sender:
-            sender.sendall(text.encode())
-
-
-def _datagram(address: str) -> socket.socket:
-    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    sender.connect(f"\0{address[1:]}" if address.startswith("@") else address)
-    return sender
+        name = f"\0{address[1:]}" if address.startswith("@") else address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(text.encode(), name)
 
 
 def replace_status(snapshot: Snapshot, text: str) -> None:
