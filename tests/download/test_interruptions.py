@@ -171,7 +171,7 @@ def small_disk(tmp_path: Path, table: Table) -> Iterator[Path]:
     )
     if mount.returncode:
         table.partial = True
-        pytest.skip(f"no file system can be mounted here: {mount.stderr.strip()}")
+        pytest.skip(f"no file system can be mounted here: {mount.stderr.strip().splitlines()[0]}")
     yield place
     subprocess.run(["umount", place], check=True)
 
