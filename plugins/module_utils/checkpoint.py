@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 from ansible_collections.llmops.vllm.plugins.module_utils.safetensors_header import Tensor, read_shard
 
 INDEX = "model.safetensors.index.json"
+OTHER_FORMATS = (".bin", ".pt", ".pth", ".gguf", ".tensors")
 SHOWN = 3  # of many like findings, so many are told in full
 
 # What vLLM fuses into one parameter when it loads (packed_modules_mapping of its model classes). A part that is not
@@ -35,9 +35,8 @@ FUSED_SUFFIXES = (
     "weight", "qweight", "weight_packed", "weight_scale", "weight_scale_2", "weight_scale_inv", "scales", "qzeros",
 )  # fmt: skip
 
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-_EXPERT = re.compile(r"\.experts\.(\d+)\.")
-_VISION = re.compile(r"(?:^|\.)(?:vision_tower|vision_model|visual|vit|mm_projector|multi_modal_projector)\.")
+_PART_OF = {part: group for group in FUSED for part in group}
+_VISION = ("vision_tower.", "vision_model.", "visual.", "vit.", "mm_projector.", "multi_modal_projector.")
 _UNPACKED = {"BF16", "F16", "F32"}
 
 
@@ -73,27 +72,34 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def layer_of(name: str) -> int | None:
     """Return the number of the decoder layer that a tensor's name places it in; None for all others."""
-    found = None if _VISION.search(name) else _LAYER.search(name)
-    return int(found.group(1)) if found else None
+    before, found, after = name.partition("layers.")
+    number = after.partition(".")[0]
+    return int(number) if found and number.isdigit() and not is_vision(before) else None
 
 
 def is_vision(name: str) -> bool:
     """Whether the tensor belongs to a vision tower or its projector, by its name."""
-    return bool(_VISION.search(name))
+    return any(part in name for part in _VISION)
 
 
 def read_checkpoint(directory: str, config: Mapping[str, Any]) -> Checkpoint:
     """Read all headers in ``directory`` and hold them against index and configuration. Raises OSError.
 
-    A checkpoint without safetensors files is returned empty and without problems: other formats are the engine's.
+    A checkpoint in another format than safetensors is returned empty and without problems: it is the engine's.
     """
-    names = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+    everything = sorted(os.listdir(directory))
+    names = [name for name in everything if name.endswith(".safetensors")]
     weight_map, problems = _read_index(os.path.join(directory, INDEX))
     if not names and weight_map is None and not problems:
-        return Checkpoint({}, ())
+        if any(name.endswith(OTHER_FORMATS) for name in everything):
+            return Checkpoint({}, ())
+        what = "There are no weights."
+        evidence = f"no file that ends in .safetensors or {', '.join(OTHER_FORMATS)}"
+        return Checkpoint({}, (), (Problem("weights_missing", True, what, evidence),))
     if weight_map is not None:
         # What the index does not name is not loaded (vLLM: filter_duplicate_safetensors_files).
-        names = [name for name in names if name in set(weight_map.values())]
+        loaded = set(weight_map.values())
+        names = [name for name in names if name in loaded]
     shards = [read_shard(os.path.join(directory, name)) for name in names]
     for shard in shards:
         if shard.problem:
@@ -169,21 +175,21 @@ def missing_halves(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
 
 
 def _lost_partners(tensors: Mapping[str, Tensor], text: Mapping[str, Any]) -> Iterator[str]:
-    for group in FUSED:
-        if group[0] == "q_a_proj" and not text.get("q_lora_rank"):
+    unfused = {
+        "q_a_proj": not text.get("q_lora_rank"),
+        "q_proj": bool(text.get("kv_lora_rank")) or _shares_keys(text),
+    }
+    for name in tensors:
+        base, _, suffix = name.rpartition(".")
+        parent, _, part = base.rpartition(".")
+        group = _PART_OF.get(part, ())
+        if not group or suffix not in FUSED_SUFFIXES or unfused.get(group[0]):
             continue
-        if group[0] == "q_proj" and (text.get("kv_lora_rank") or _shares_keys(text)):
-            continue
-        for name in tensors:
-            base, _, suffix = name.rpartition(".")
-            parent, _, part = base.rpartition(".")
-            if part not in group or suffix not in FUSED_SUFFIXES:
-                continue
-            for other in group:
-                partner = f"{parent}.{other}.{suffix}"
-                # A partner that is there in another form (not quantised, say) is the engine's to judge.
-                if partner not in tensors and not any(f"{parent}.{other}.{form}" in tensors for form in FUSED_SUFFIXES):
-                    yield f"{partner} (its partner {name} is there)"
+        for other in group:
+            partner = f"{parent}.{other}.{suffix}"
+            # A partner that is there in another form (not quantised, say) is the engine's to judge.
+            if partner not in tensors and not any(f"{parent}.{other}.{form}" in tensors for form in FUSED_SUFFIXES):
+                yield f"{partner} (its partner {name} is there)"
 
 
 def _shares_keys(text: Mapping[str, Any]) -> bool:
@@ -217,12 +223,14 @@ def _experts(tensors: Mapping[str, Tensor], text: Mapping[str, Any]) -> Iterator
     key = next((key for key in keys if isinstance(text.get(key), int)), None)
     experts: dict[str, set[int]] = defaultdict(set)
     for name in tensors:
-        found = _EXPERT.search(name)
-        if found and layer_of(name) is not None:
-            experts[name[: found.start()]].add(int(found.group(1)))
-    if key is None or not experts:
+        place, found, after = name.partition(".experts.")
+        number = after.partition(".")[0]
+        if found and number.isdigit():
+            experts[place].add(int(number))
+    if key is None:
         return
-    wrong = sorted(place for place, numbers in experts.items() if numbers != set(range(text[key])))
+    wanted = set(range(text[key]))
+    wrong = sorted(place for place, held in experts.items() if layer_of(f"{place}.") is not None and held != wanted)
     if wrong:
         what = "The checkpoint has another number of experts than its configuration."
         counted = f"{len(experts[wrong[0]])} in {wrong[0]}"
@@ -257,7 +265,7 @@ def _odd_layers(tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
     holders: dict[str, set[int]] = defaultdict(set)
     layers: set[int] = set()
     for name in tensors:
-        number = layer_of(name)
+        number = None if ".experts." in name else layer_of(name)
         if number is None:
             continue
         layers.add(number)

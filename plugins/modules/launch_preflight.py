@@ -12,7 +12,7 @@ version_added: 0.1.0
 description:
   - Lets the installed engine itself, without a GPU, read the arguments and build its configuration from the model's
     files as the patches leave them, and lets its selector of attention backends take or refuse the model. What it
-    objects to is passed on. No rule of the engine is repeated in this collection.
+    objects to is passed on; its rules are not repeated here.
   - Reads the headers of all weights, without loading any, and holds them against index and configuration.
   - Reckons what fits into memory beside the weights, and how long the largest context can be.
   - Looks at the host as well, GPUs and driver, memory, limits, compilers, what earlier launches left, and whether the

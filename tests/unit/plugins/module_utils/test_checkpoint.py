@@ -48,6 +48,11 @@ def test_a_checkpoint_of_another_format_is_the_engines_matter(tmp_path):
     assert read_checkpoint(str(tmp_path), LLAMA) == Checkpoint({}, ())
 
 
+def test_a_model_without_any_weights_is_a_problem(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert kinds(tmp_path, LLAMA) == [("weights_missing", True)]
+
+
 def test_many_shards_are_read_and_only_those_that_the_index_names(tmp_path):
     config = {**LLAMA, "num_hidden_layers": 60}
     write_checkpoint(tmp_path, llama(config), 119)

@@ -24,6 +24,7 @@ class Host:
         self.python.parent.mkdir(parents=True)
         self.snapshot = directory / "snapshot"
         self.snapshot.mkdir()
+        (self.snapshot / "model.gguf").touch()
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = server.getsockname()[1]
         systemctl = directory / "systemctl"
