@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -51,11 +52,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Tools:
-    """Programs that compile kernels on the host; empty where there is none. ``nvcc_version`` is 12.9 or the like."""
+    """Programs that compile kernels on the host; empty where there is none. ``nvcc_version`` is 12.9 or the like.
+
+    ``cuda_in_runtime`` is a directory of the runtime's own packages with a compiler, which nobody finds by itself.
+    """
 
     nvcc: str = ""
     nvcc_version: str = ""
     ninja: str = ""
+    cuda_in_runtime: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,14 @@ def read_tools(host: GpuHost, launch: Launch) -> Tools:
     found = None if home else shutil.which("nvcc", path=path)
     nvcc = found or shutil.which(os.path.join(host.root, (home or "/usr/local/cuda").lstrip("/"), "bin/nvcc")) or ""
     release = NVCC_RELEASE.search(host.run([nvcc, "--version"]).stdout) if nvcc else None
-    return Tools(nvcc, release.group(1) if release else "", shutil.which("ninja", path=path) or "")
+    packages = launch.runtime.site_packages
+    own = sorted(glob.glob(f"{glob.escape(packages)}/nvidia/*/bin/nvcc")) if packages else []
+    return Tools(
+        nvcc=nvcc,
+        nvcc_version=release.group(1) if release else "",
+        ninja=shutil.which("ninja", path=path) or "",
+        cuda_in_runtime=os.path.dirname(os.path.dirname(own[-1])) if own else "",
+    )
 
 
 def read_leftovers(host: GpuHost) -> Leftovers:

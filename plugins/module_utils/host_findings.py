@@ -25,6 +25,7 @@ NOFILE_WANTED = 65535  # set_ulimit in vllm/utils/system_utils.py
 NOFILE_NEEDED = 1024
 JIT_JOB_BYTES = 8 * GIB
 JIT_SOURCE = "https://github.com/flashinfer-ai/flashinfer/issues/3634"
+JIT_TOOLS_SOURCE = "https://github.com/vllm-project/vllm/issues/50705"
 SM120_NVCC = "12.9"
 SM120_NVCC_SOURCE = "https://github.com/flashinfer-ai/flashinfer/pull/3633"
 P2P_SOURCE = "https://github.com/vllm-project/vllm/issues/33041"
@@ -171,13 +172,7 @@ def _compilers(facts: HostFacts, launch: Launch, used: Sequence[Gpu]) -> Iterato
         return
     missing = [name for name, path in (("nvcc", tools.nvcc), ("ninja", tools.ninja)) if not path]
     if missing:
-        what = f"FlashInfer compiles kernels at the first start, and {' and '.join(missing)} cannot be found."
-        evidence = f"PATH={launch.path}, CUDA_HOME={launch.environment.get('CUDA_HOME', '')}; no flashinfer-jit-cache"
-        remedy = (
-            "install the CUDA toolkit and set vllm_service_environment_extra: {CUDA_HOME: ..., PATH: ...} with the "
-            "runtime's bin and the toolkit's, or use a lock with flashinfer-jit-cache (vllm_runtime_lock)"
-        )
-        yield Finding("jit_tools_missing", "warn", what, evidence, remedy, launch.runtime.path, "", SM120_NVCC_SOURCE)
+        yield _jit_tools_missing(missing, facts, launch)
         return
     if max(capabilities)[0] == 12 and tools.nvcc_version:  # noqa: SIM102 # one condition for the GPU, one for the tool
         if driver_floor.numbers(tools.nvcc_version) < driver_floor.numbers(SM120_NVCC):
@@ -186,6 +181,22 @@ def _compilers(facts: HostFacts, launch: Launch, used: Sequence[Gpu]) -> Iterato
             remedy = "install a newer CUDA toolkit and set vllm_service_environment_extra: {CUDA_HOME: ...}"
             yield Finding("nvcc_too_old", "warn", what, evidence, remedy, "nvcc --version", "", SM120_NVCC_SOURCE)
     yield from _jit_memory(facts, launch)
+
+
+def _jit_tools_missing(missing: Sequence[str], facts: HostFacts, launch: Launch) -> Finding:
+    cubins = launch.runtime.version("flashinfer-cubin")
+    names = " and ".join(missing)
+    what = (
+        f"FlashInfer cannot compile kernels for want of {names}: new engines do without it, old ones die at the start."
+    )
+    evidence = f"PATH={launch.path}, CUDA_HOME={launch.environment.get('CUDA_HOME', '')}; no flashinfer-jit-cache"
+    home = facts.tools.cuda_in_runtime or facts.tools.nvcc.removesuffix("/bin/nvcc") or "DIRECTORY OF A CUDA TOOLKIT"
+    remedy = (
+        f"set vllm_service_environment_extra: {{CUDA_HOME: {home}, PATH: '{launch.runtime.path}/bin:{launch.path}'}}, "
+        "or vllm_runtime_lock to one with flashinfer-jit-cache"
+    )
+    severity = "info" if cubins else "warn"
+    return Finding("jit_tools_missing", severity, what, evidence, remedy, launch.runtime.path, "", JIT_TOOLS_SOURCE)
 
 
 def _jit_memory(facts: HostFacts, launch: Launch) -> Iterator[Finding]:

@@ -177,3 +177,10 @@ def test_compilers_are_found_as_flashinfer_finds_them(tree, place, environment):
 def test_a_toolkit_that_the_service_cannot_find_is_none(tree):
     program(tree.root / "opt/cuda/bin/nvcc", "release 12.9")
     assert look(tree).tools == Tools()
+
+
+def test_a_toolkit_among_the_runtimes_packages_is_named_and_not_taken_for_the_services(tree):
+    packages = tree.root / "runtime/lib/python3.12/site-packages"
+    program(packages / "nvidia/cu13/bin/nvcc", "release 13.0")
+    facts = look(tree, runtime=Runtime("/r", str(packages), {}, "cuda", "13.0"))
+    assert facts.tools == Tools(cuda_in_runtime=str(packages / "nvidia/cu13"))

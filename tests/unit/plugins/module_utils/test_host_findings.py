@@ -183,6 +183,14 @@ def test_what_compiles_kernels_at_the_start_has_to_be_there(runtime, capability,
     assert ids(judge(facts(gpus=gpus(capability=capability), tools=tools), runtime=runtime)) == expected
 
 
+def test_a_compiler_that_the_runtime_brings_is_named_and_kernels_that_it_brings_make_it_less_of_a_matter():
+    tools = Tools(ninja="/usr/bin/ninja", cuda_in_runtime="/r/lib/python3.12/site-packages/nvidia/cu13")
+    (found,) = judge(facts(tools=tools), runtime=FLASHINFER)
+    assert "CUDA_HOME: /r/lib/python3.12/site-packages/nvidia/cu13, PATH: '/r/bin:/usr/local/sbin" in found.remedy
+    cubins = replace(FLASHINFER, packages={**FLASHINFER.packages, "flashinfer-cubin": "0.7.2"})
+    assert ids(judge(facts(tools=tools), runtime=cubins)) == {"jit_tools_missing": "info"}
+
+
 def test_more_compilers_at_a_time_than_memory_allows_are_told():
     tools = Tools("/usr/bin/nvcc", "12.9", "/usr/bin/ninja")
     small = facts(tools=tools, memory_available_bytes=100 * GIB)
