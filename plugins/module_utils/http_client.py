@@ -326,7 +326,7 @@ class HttpClient:
         with self._lock:
             self.requests_made += 1
         try:
-            answer = self._sessions.get().get(
+            answer = self._sessions.get(url).get(
                 url,
                 headers=headers,
                 stream=True,

@@ -14,7 +14,6 @@ import importlib
 import os
 import ssl
 import threading
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.tls_socket import read
 
 _POOLS = 64  # origins whose connections a thread keeps open; peers are many
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_DEFAULT_CA = "the CA bundle of the Python package requests"
 
 
 class Sessions:
@@ -35,22 +35,31 @@ class Sessions:
     def __init__(self, requests: Any, *, ca_path: str | None = None, proxy: str | None = None) -> None:
         self._requests = requests
         self._proxy = check_proxy(proxy) if proxy else None
-        self._make_adapter = _adapter_factory(requests, _tls_context(requests, ca_path))
+        self._ca = _ca_bundle(ca_path)
+        self._context = _tls_context(*self._ca) if self._ca else None
         self._local = threading.local()
         self._lock = threading.Lock()
         self._sessions: list[Any] = []
 
-    def get(self) -> Any:
-        """Return the session of this thread."""
+    def get(self, url: str) -> Any:
+        """Return the session of this thread, fit for ``url``."""
         session = getattr(self._local, "session", None)
         if session is None:
             session = self._local.session = self._requests.Session()
             session.trust_env = False
-            for scheme in ("http://", "https://"):
-                session.mount(scheme, self._make_adapter())
+            session.mount("http://", self._requests.adapters.HTTPAdapter(pool_connections=_POOLS))
+            session.adapters.pop("https://")
             with self._lock:
                 self._sessions.append(session)
+        if "https://" not in session.adapters and url.lower().startswith("https:"):
+            session.mount("https://", _tls_adapter(self._requests, self._shared_context()))
         return session
+
+    def _shared_context(self) -> ssl.SSLContext:
+        with self._lock:
+            if self._context is None:
+                self._context = _tls_context(self._requests.certs.where(), _DEFAULT_CA)
+            return self._context
 
     def proxies(self, url: str) -> dict[str, str]:
         """Return the proxies for ``url`` as ``requests`` takes them."""
@@ -85,11 +94,15 @@ def check_proxy(proxy: str) -> str:
     raise InvalidInputError("proxy must be an http(s) URL of a host and a port, as in http://proxy.example.com:3128.")
 
 
-def _tls_context(requests: Any, ca_path: str | None) -> ssl.SSLContext:
-    """Return a context as urllib3 makes it, so that the check of host names is the one of its version."""
+def _ca_bundle(ca_path: str | None) -> tuple[str, str] | None:
+    """Return the path of the CA bundle that somebody chose, and where; None when nobody did."""
     name = next((variable for variable in _CA_VARIABLES if os.environ.get(variable)), "")
-    path = ca_path or os.environ.get(name) or requests.certs.where()
-    source = "ca_path" if ca_path else name or "the CA bundle of the Python package requests"
+    path = ca_path or os.environ.get(name)
+    return (path, "ca_path" if ca_path else name) if path else None
+
+
+def _tls_context(path: str, source: str) -> ssl.SSLContext:
+    """Return a context as urllib3 makes it, so that the check of host names is the one of its version."""
     context: ssl.SSLContext = importlib.import_module("urllib3.util.ssl_").create_urllib3_context()
     if not os.path.exists(path):
         raise InvalidInputError(f"The CA bundle {path} does not exist on this host; correct {source}.")
@@ -101,7 +114,7 @@ def _tls_context(requests: Any, ca_path: str | None) -> ssl.SSLContext:
     return read_ahead(context)
 
 
-def _adapter_factory(requests: Any, context: ssl.SSLContext) -> Callable[[], Any]:
+def _tls_adapter(requests: Any, context: ssl.SSLContext) -> Any:
     class Adapter(requests.adapters.HTTPAdapter):  # type: ignore[misc]
         def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
             super().init_poolmanager(*args, ssl_context=context, **kwargs)
@@ -114,4 +127,4 @@ def _adapter_factory(requests: Any, context: ssl.SSLContext) -> Callable[[], Any
             del url, verify, cert
             conn.cert_reqs = "CERT_REQUIRED"
 
-    return lambda: Adapter(pool_connections=_POOLS)
+    return Adapter(pool_connections=_POOLS)

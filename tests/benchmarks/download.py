@@ -57,6 +57,7 @@ class Run:
     sample: Sample
     megabytes_per_second: float
     cpu_seconds_per_gib: float
+    inside_seconds: float | None
 
 
 @dataclass
@@ -144,6 +145,7 @@ def measure_client(bench: Bench, client: Client, place: str, tls: bool) -> None:
         sample,
         job.repository.total_bytes / sample.seconds / 1e6,
         sample.cpu_seconds / job.repository.total_bytes * GIB,
+        result_of(sample)["elapsed_seconds"] if client.name == OURS else None,
     )
     bench.runs[client.name, place, tls].append(done)
     print(
@@ -276,13 +278,16 @@ def summary(bench: Bench, disk_rates: list[float]) -> dict[str, Any]:
     """What the cold runs say."""
     ours = bench.runs[OURS, "disk", False]
     rate = median_rate(bench, OURS, "disk", False)
+    inside = [bench.model.total_bytes / done.inside_seconds / 1e6 for done in ours if done.inside_seconds]
     disk = statistics.median(disk_rates) / 1e6 if disk_rates else None
     every = [done for (name, _place, _tls), runs in bench.runs.items() if name == OURS for done in runs]
     rates: dict[str, dict[str, int]] = defaultdict(dict)
     for name, place, tls in bench.runs:
         rates[f"{place}{'_tls' if tls else ''}"][name] = round(median_rate(bench, name, place, tls) or 0)
     return {
-        "disk_vs_limit": ratio(rate, disk),
+        # Both without the start of an interpreter, which is a second of the hour that a large model takes.
+        "disk_vs_limit": ratio(statistics.median(inside), disk) if inside else None,
+        "disk_vs_limit_with_start": ratio(rate, disk),
         "disk_vs_fastest_unverified": ratio(rate, fastest_unverified(bench, "disk", False)),
         "disk_vs_hf": ratio(rate, median_rate(bench, "hf current", "disk", False)),
         "tls_vs_fastest_unverified": ratio(
