@@ -15,8 +15,9 @@ description:
     objects to is passed on; its rules are not repeated here.
   - Reads the headers of all weights, without loading any, and holds them against index and configuration.
   - Reckons what fits into memory beside the weights, and how long the largest context can be.
-  - Looks at the host as well, GPUs and driver, memory, limits, compilers, what earlier launches left, and whether the
-    port is free, or held by the instance that is to be replaced.
+  - Looks at the host as well, GPUs and driver, memory, limits, compilers, what earlier launches left, at known
+    hazards of this combination, and whether the port is free, or held by the instance that is to be replaced.
+  - Holds all of it against a list of hazards that are known from public reports and that nobody can be asked about.
   - Fails when the verdict is V(no_go). Touches no service, and nothing of the release.
 extends_documentation_fragment:
   - llmops.vllm.attributes
@@ -274,10 +275,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import En
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding, as_result, report
 from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import look_at_port
-from ansible_collections.llmops.vllm.plugins.module_utils.gpu_findings import used_gpus
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_query import this_host
-from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import collect
-from ansible_collections.llmops.vllm.plugins.module_utils.host_findings import host_findings
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import NotModelled
 from ansible_collections.llmops.vllm.plugins.module_utils.patch_set import Patch, apply_patches
@@ -287,6 +285,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
     judge_port,
     overrule,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight_host import look_at_host
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight_memory import Fit, judge_memory, reckon, summary
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.runtime_facts import read_runtime
@@ -383,9 +382,9 @@ def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict
     return contents, config if isinstance(config, dict) else {}
 
 
-def look_at_host(parameters: Mapping[str, Any], weight_bytes: int | None) -> tuple[list[Finding], int, int]:
-    """Return what the host has against the launch, and the bytes of its memory and of a GPU's, 0 where not known."""
-    launch = Launch(
+def launch_of(parameters: Mapping[str, Any], weight_bytes: int | None) -> Launch:
+    """Return the launch as far as the host cares."""
+    return Launch(
         arguments=parameters["arguments"],
         environment={name: str(value) for name, value in parameters["environment"].items()},
         runtime=read_runtime(parameters["runtime"]),
@@ -395,9 +394,6 @@ def look_at_host(parameters: Mapping[str, Any], weight_bytes: int | None) -> tup
         cache=parameters["cache"] or "",
         weight_bytes=weight_bytes,
     )
-    facts = collect(this_host(partial(run_command, timeout_seconds=HOST_TIMEOUT_SECONDS)), launch)
-    sizes = [gpu.usable_bytes for gpu in used_gpus(facts.gpus.gpus, launch) if gpu.usable_bytes]
-    return host_findings(facts, launch), facts.memory_total_bytes or 0, min(sizes, default=0)
 
 
 def fits(
@@ -417,22 +413,24 @@ def fits(
 def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | None, bool]:
     """Ask the engine, read the weights' headers, look at the host. Raises LlmopsError."""
     parameters = module.params
+    host = this_host(partial(run_command, timeout_seconds=HOST_TIMEOUT_SECONDS))
+    capability = parameters["compute_capability"] or ""
     missing = what_is_missing(parameters)
     if missing:
         if not module.check_mode:
             raise InvalidInputError(f"The engine cannot be asked on this host: {missing}.")
         answer = EngineAnswer("silent", missing, "", "")
-        return [*judge_engine(answer), *look_at_host(parameters, None)[0]], answer, None, False
+        return [*judge_engine(answer), *look_at_host(parameters, None, {}, "")[0]], answer, None, False
     contents, config = patched_files(parameters)
     with os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}"):
         checkpoint = read_checkpoint(parameters["snapshot"], config)
         answer, cached = ask(module, contents)
-    against, memory, gpu_memory = look_at_host(parameters, checkpoint.total_bytes)
+    against, memory, gpu_memory = look_at_host(parameters, checkpoint.total_bytes, config, answer.kv_cache_dtype)
     if answer.config.get("device") == "cuda":
         memory = parameters["gpu_memory_bytes"] or gpu_memory
     fit, unfit = fits(checkpoint, config, answer, memory)
     judged = [*judge_engine(answer), *judge_checkpoint(checkpoint, parameters["snapshot"])]
-    return [*judged, *unfit, *against], answer, fit, cached
+    return [*judged, *unfit, *look.findings], answer, fit, cached
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import socket
 import sys
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils import preflight_host
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu, GpuReport
 from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import HostFacts, Space
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import GIB
@@ -57,7 +58,7 @@ class Host:
 def host(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     facts = HostFacts(GpuReport(False, reason="no GPU"), memory_total_bytes=24 * GIB)
-    monkeypatch.setattr(launch_preflight, "collect", lambda *_: facts)
+    monkeypatch.setattr(preflight_host, "collect", lambda *_: facts)
     return Host(tmp_path)
 
 
@@ -284,7 +285,7 @@ def test_a_gpu_that_is_not_there_is_asked_about_by_its_capability(run_module, mo
 
 def test_what_the_host_has_against_the_launch_is_a_finding_with_or_without_an_engine(run_module, model, monkeypatch):
     facts = HostFacts(GpuReport(False), shm=Space("/dev/shm", 64 * 1024**2, 64 * 1024**2), memory_total_bytes=GIB)
-    monkeypatch.setattr(launch_preflight, "collect", lambda *_: facts)
+    monkeypatch.setattr(preflight_host, "collect", lambda *_: facts)
     model.engine_says(config=TOLD)
     parameters = model.parameters(arguments={"tensor-parallel-size": 8})
     assert "shm_too_small" in [finding["id"] for finding in run_module(launch_preflight, **parameters)["findings"]]
@@ -296,9 +297,23 @@ def test_the_smallest_gpu_of_the_host_is_what_has_to_hold_the_model(run_module, 
     gpus = tuple(
         Gpu(number, f"0000:{number:02x}:00.0", memory_total_bytes=size * GIB) for number, size in enumerate((96, 48))
     )
-    monkeypatch.setattr(launch_preflight, "collect", lambda *_: HostFacts(GpuReport(True, gpus=gpus)))
+    monkeypatch.setattr(preflight_host, "collect", lambda *_: HostFacts(GpuReport(True, gpus=gpus)))
     model.engine_says(config={**TOLD, "device": "cuda", "gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": None})
     result = run_module(launch_preflight, **model.parameters(arguments={"tensor-parallel-size": 2}))
     assert result["memory"]["memory_bytes"] == 48 * GIB
     result = run_module(launch_preflight, **model.parameters(arguments={"tensor-parallel-size": 2}, gpu_memory_bytes=7))
     assert result["memory"]["memory_bytes"] == 7
+
+
+def test_a_known_hazard_is_a_finding(run_module, model):
+    packages = model.directory / "runtime/lib/python3.12/site-packages"
+    for name in ("vllm-0.32.0", "transformers-5.12.1"):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    (model.snapshot / "modeling.py").symlink_to("config.json")
+    model.engine_says(kv_cache_dtype="auto")
+    arguments = {"trust-remote-code": True}
+    result = run_module(launch_preflight, **model.parameters(arguments=arguments))
+    assert result["verdict"] == "no_go" and "linked_code" in [finding["id"] for finding in result["findings"]]
+    (model.snapshot / "modeling.py").unlink()
+    result = run_module(launch_preflight, **model.parameters(arguments=arguments))
+    assert "linked_code" not in [finding["id"] for finding in result["findings"]]
