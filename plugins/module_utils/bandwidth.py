@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+
 _BURST_SECONDS = 0.25
 _SMALLEST_READ_BYTES = 16 * 1024
 LEAST_BYTES_PER_SECOND = 64 * 1024
@@ -45,12 +47,18 @@ class Bandwidth:
     """What may still be taken now, and how long to wait where it is more.
 
     ``bytes_per_second`` holds for every stretch of time but for a burst of a quarter of a second. ``monotonic`` counts
-    seconds; ``sleep`` takes seconds and may return early, for example when the run is to stop.
+    seconds; ``sleep`` takes seconds and may return early, for example when the run is to stop. Raises
+    ``InvalidInputError`` for less than 64 KiB a second.
     """
 
     def __init__(
         self, bytes_per_second: int, *, monotonic: Callable[[], float], sleep: Callable[[float], object]
     ) -> None:
+        if bytes_per_second < LEAST_BYTES_PER_SECOND:
+            raise InvalidInputError(
+                f"bandwidth_bytes_per_second must be 0 or at least {LEAST_BYTES_PER_SECOND}, not {bytes_per_second}: "
+                "servers give up connections that take so little."
+            )
         self._rate = float(bytes_per_second)
         self._monotonic = monotonic
         self._sleep = sleep

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ class Clock:
 
 @settings(deadline=None)
 @given(
-    rate=st.integers(1, 10**9),
+    rate=st.integers(65_536, 10**9),
     steps=st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 3)), min_size=1, max_size=40),
 )
 def test_the_rate_is_never_exceeded_but_for_a_short_burst(rate: int, steps: list[tuple[int, float]]) -> None:
@@ -46,9 +48,9 @@ def test_a_steady_stream_runs_at_the_rate() -> None:
 
 def test_what_was_not_used_for_an_hour_is_not_made_up_for() -> None:
     clock = Clock()
-    bandwidth = Bandwidth(1_000, monotonic=clock, sleep=clock.sleep)
+    bandwidth = Bandwidth(100_000, monotonic=clock, sleep=clock.sleep)
     clock.now += 3600
-    bandwidth.take(10_000)
+    bandwidth.take(1_000_000)
     assert 9.7 <= clock.slept <= 10.0
 
 
@@ -63,8 +65,8 @@ def test_a_slow_reader_pays_nothing() -> None:
 
 def test_threads_share_one_rate() -> None:
     debts: list[float] = []
-    bandwidth = Bandwidth(1_000, monotonic=lambda: 0.0, sleep=debts.append)
-    threads = [threading.Thread(target=bandwidth.take, args=(1_000,)) for _ in range(8)]
+    bandwidth = Bandwidth(100_000, monotonic=lambda: 0.0, sleep=debts.append)
+    threads = [threading.Thread(target=bandwidth.take, args=(100_000,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -74,7 +76,13 @@ def test_threads_share_one_rate() -> None:
 
 def test_reads_are_small_enough_for_a_low_rate_to_flow_evenly() -> None:
     assert Bandwidth(100_000, monotonic=lambda: 0.0, sleep=lambda _s: None).read_bytes == 25_000
-    assert Bandwidth(1, monotonic=lambda: 0.0, sleep=lambda _s: None).read_bytes == 16 * 1024
+    assert Bandwidth(65_536, monotonic=lambda: 0.0, sleep=lambda _s: None).read_bytes == 16 * 1024
+
+
+@pytest.mark.parametrize("rate", [-1, 0, 65_535])
+def test_a_rate_at_which_servers_give_up_is_bad_input(rate: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"bandwidth_bytes_per_second must be 0 or at least 65536, not {rate}"):
+        Bandwidth(rate, monotonic=lambda: 0.0, sleep=lambda _s: None)
 
 
 class Connection:
