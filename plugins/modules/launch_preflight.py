@@ -15,8 +15,8 @@ description:
     objects to is passed on; its rules are not repeated here.
   - Reads the headers of all weights, without loading any, and holds them against index and configuration.
   - Reckons what fits into memory beside the weights, and how long the largest context can be.
-  - Looks at the host as well, GPUs and driver, memory, limits, compilers, what earlier launches left, at known
-    hazards of this combination, and whether the port is free, or held by the instance that is to be replaced.
+  - Looks at the host as well, at GPUs and driver, memory, limits, compilers, what earlier launches left, and whether
+    the port is free, or held by the instance that is to be replaced.
   - Holds all of it against a list of hazards that are known from public reports and that nobody can be asked about.
   - Fails when the verdict is V(no_go). Touches no service, and nothing of the release.
 extends_documentation_fragment:
@@ -420,14 +420,16 @@ def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | N
         if not module.check_mode:
             raise InvalidInputError(f"The engine cannot be asked on this host: {missing}.")
         answer = EngineAnswer("silent", missing, "", "")
-        return [*judge_engine(answer), *look_at_host(parameters, None, {}, "")[0]], answer, None, False
+        look = look_at_host(host, launch_of(parameters, None), {}, "", capability)
+        return [*judge_engine(answer), *look.findings], answer, None, False
     contents, config = patched_files(parameters)
     with os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}"):
         checkpoint = read_checkpoint(parameters["snapshot"], config)
         answer, cached = ask(module, contents)
-    against, memory, gpu_memory = look_at_host(parameters, checkpoint.total_bytes, config, answer.kv_cache_dtype)
-    if answer.config.get("device") == "cuda":
-        memory = parameters["gpu_memory_bytes"] or gpu_memory
+    launch = launch_of(parameters, checkpoint.total_bytes)
+    look = look_at_host(host, launch, config, answer.kv_cache_dtype, capability)
+    on_gpu = answer.config.get("device") == "cuda"
+    memory = (parameters["gpu_memory_bytes"] or look.gpu_bytes) if on_gpu else look.memory_bytes
     fit, unfit = fits(checkpoint, config, answer, memory)
     judged = [*judge_engine(answer), *judge_checkpoint(checkpoint, parameters["snapshot"])]
     return [*judged, *unfit, *look.findings], answer, fit, cached

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import preflight_host
+from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu, GpuReport
 from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import HostFacts, Space
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import GIB
@@ -305,15 +306,19 @@ def test_the_smallest_gpu_of_the_host_is_what_has_to_hold_the_model(run_module, 
     assert result["memory"]["memory_bytes"] == 7
 
 
-def test_a_known_hazard_is_a_finding(run_module, model):
+def test_a_known_hazard_is_a_finding(run_module, model, monkeypatch):
+    hazard = Finding("garbled", "no_go", "Answers are garbled.", "vllm 0.32.0", "use 0.33.0")
+    monkeypatch.setattr(preflight_host, "hazard_findings", lambda traits: [hazard])
+    model.engine_says(config=TOLD)
+    result = run_module(launch_preflight, **model.parameters())
+    assert result["failed"] and [finding["id"] for finding in result["findings"]] == ["garbled"]
+
+
+def test_code_that_is_linked_in_the_snapshot_is_a_copy_in_the_view_and_no_hazard(run_module, model):
     packages = model.directory / "runtime/lib/python3.12/site-packages"
     for name in ("vllm-0.32.0", "transformers-5.12.1"):
         (packages / f"{name}.dist-info").mkdir(parents=True)
     (model.snapshot / "modeling.py").symlink_to("config.json")
     model.engine_says(kv_cache_dtype="auto")
-    arguments = {"trust-remote-code": True}
-    result = run_module(launch_preflight, **model.parameters(arguments=arguments))
-    assert result["verdict"] == "no_go" and "linked_code" in [finding["id"] for finding in result["findings"]]
-    (model.snapshot / "modeling.py").unlink()
-    result = run_module(launch_preflight, **model.parameters(arguments=arguments))
+    result = run_module(launch_preflight, **model.parameters(arguments={"trust-remote-code": True}))
     assert "linked_code" not in [finding["id"] for finding in result["findings"]]
