@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any, cast
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 
@@ -27,20 +28,46 @@ class ReadSize:
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self.bytes = _FIRST_READ_BYTES
 
     def read(self, readinto: Callable[[memoryview], int], view: memoryview) -> int:
         """Let ``readinto`` fill as much of ``view`` as is due, and return the number of bytes it read."""
         piece = view[: self.bytes]
-        began = self._monotonic()
+        began = self.monotonic()
         count = readinto(piece)
-        seconds = self._monotonic() - began
+        seconds = self.monotonic() - began
         if seconds > _SLOW_SECONDS:
             self.bytes = max(_SMALLEST_READ_BYTES, self.bytes // 2)
         elif seconds < _QUICK_SECONDS and count == self.bytes:
             self.bytes = min(_LARGEST_READ_BYTES, self.bytes * 2)
         return count
+
+
+class TimedReads:
+    """Lets a read of many bytes return after a second with those that have come. ``raw`` is a socket's raw stream.
+
+    A buffered reader asks its raw stream until all is there. A connection that was fast and then drips would keep it
+    for ever, as every byte ends a stall. It returns with what it has when the raw stream says None: nothing now.
+    """
+
+    def __init__(self, raw: Any, monotonic: Callable[[], float]) -> None:
+        self._readinto = raw.readinto
+        self._monotonic = monotonic
+        self._until = 0.0
+        self._begun = False
+        raw.readinto = self._read
+
+    def begin(self) -> None:
+        """Count the second from here."""
+        self._until = self._monotonic() + _SLOW_SECONDS
+        self._begun = False
+
+    def _read(self, buffer: Any) -> int | None:
+        if self._begun and self._monotonic() >= self._until:
+            return None
+        self._begun = True  # without a single byte None would be taken for the end
+        return cast("int | None", self._readinto(buffer))
 
 
 class Bandwidth:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize, TimedReads
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     InvalidInputError,
     LlmopsError,
@@ -191,6 +191,10 @@ class Response:
         # Reading into our own memory saves a copy and an allocation per read, an eighth of the CPU time of a download;
         # where urllib3 has no such inner response, its public method does the same.
         self._inner = inner if isinstance(inner, http.client.HTTPResponse) else None
+        raw = getattr(getattr(inner, "fp", None), "raw", None)
+        # A chunked body is read in pieces anyway, and http.client takes a short one for its end.
+        whole = raw is not None and not getattr(inner, "chunked", True)
+        self._timed = TimedReads(raw, read_size.monotonic) if whole else None
 
     def __enter__(self) -> Response:
         """Return itself."""
@@ -207,6 +211,8 @@ class Response:
         """
         if self._bandwidth:
             view = view[: self._bandwidth.read_bytes]
+        if self._timed:
+            self._timed.begin()
         try:
             count = self._read_size.read((self._inner or self._answer.raw).readinto, view)
         except self._errors as error:

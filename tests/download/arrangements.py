@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.llmops.vllm.plugins.module_utils import download
 from ansible_collections.llmops.vllm.tests.download import faults
 from ansible_collections.llmops.vllm.tests.download.proxy import Proxy
 from ansible_collections.llmops.vllm.tests.download.rig import MIB, SHARD, Rig
@@ -243,6 +244,14 @@ def mirrored(kind: Any = None, times: int = ALWAYS) -> Callable[[Rig], None]:
         rig.parameters["sources"] = [{"type": "mirror", "url": mirror.cdn.url, "layout": "blobs"}, {"type": "hub"}]
 
     return arrange
+
+
+def mirror_that_drips(rig: Rig) -> None:
+    """Have a mirror whose connection goes on at a few bytes per second. Here a second of that is enough to leave it."""
+    patience = download._PACE_SECONDS
+    download._PACE_SECONDS = 1.0
+    rig.undo.append(lambda: setattr(download, "_PACE_SECONDS", patience))
+    mirrored(faults.dripping_for_ever, 1)(rig)
 
 
 def mirror_down(rig: Rig) -> None:

@@ -198,6 +198,7 @@ SOURCES = [
     Case("a mirror has other bytes", arrange.mirrored("flip")),
     Case("a mirror's connection breaks in the middle", arrange.mirrored("truncate", 1)),
     Case("a mirror breaks in the middle and answers 500 from then on", arrange.mirrored(faults.cut_once_then_500())),
+    Case("a mirror drips on at some bytes per second", arrange.mirror_that_drips, at_most=101),
     Case("a mirror where nobody listens", arrange.mirror_down),
     Case("a mirror and the hub have other bytes", arrange.mirror_and_hub_wrong, ERROR, "none of the 2 sources"),
     Case("a manifest and a mirror; the hub is gone", arrange.mirror_alone),

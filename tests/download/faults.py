@@ -131,6 +131,19 @@ def link_away(place: Path) -> None:
     place.symlink_to("/etc/hostname")
 
 
+def dripping_for_ever(handler: Any, data: bytes) -> None:
+    """Send half at once, and then a byte now and then until the client hangs up."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(data)))
+    handler.end_headers()
+    half = len(data) // 2
+    handler.send_body(data[:half])
+    for start in range(half, half + 300):
+        time.sleep(0.2)
+        handler.send_body(data[start : start + 1])
+    handler.close_connection = True
+
+
 def login_page(handler: Any, _data: bytes) -> None:
     """Answer as the portal of a guest network does."""
     handler.answer(200, b"<html>Welcome to the hotel. Please log in.</html>", Content_Type="text/html")

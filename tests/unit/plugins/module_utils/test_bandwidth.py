@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import io
 import threading
+from typing import Any
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize, TimedReads
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,3 +125,39 @@ def test_a_short_answer_is_no_reason_to_ask_for_more() -> None:
     connection = Connection(100_000_000, largest=10)
     connection.read(20)
     assert connection.size.bytes == 64 * 1024
+
+
+class Dripping(io.RawIOBase):
+    def __init__(self, clock: Clock, size: int) -> None:
+        self.clock, self.left = clock, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.clock.now += 0.4
+        count = min(1, self.left)
+        buffer[:count] = b"x" * count
+        self.left -= count
+        return count
+
+
+def test_a_large_read_of_a_dripping_connection_returns_after_a_second_with_what_has_come() -> None:
+    clock = Clock()
+    raw = Dripping(clock, 5)
+    reader = io.BufferedReader(raw)
+    timed = TimedReads(raw, clock)
+    counts = []
+    for _read in range(3):
+        timed.begin()
+        counts.append(reader.readinto(bytearray(100_000)))
+    assert counts == [3, 2, 0]
+
+
+def test_a_single_byte_is_waited_for_however_long_it_takes() -> None:
+    clock = Clock()
+    raw = Dripping(clock, 1)
+    timed = TimedReads(raw, clock)
+    timed.begin()
+    clock.now += 100
+    assert io.BufferedReader(raw).readinto(bytearray(100_000)) == 1
