@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,12 +49,23 @@ class Played:
         self.recap = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", recap[1])} if recap else {}
 
 
+def command(playbook: str, *arguments: str) -> list[str]:
+    """The command line for a playbook of tests/ on the rig's inventory."""
+    program = Path(sys.executable).parent / "ansible-playbook"
+    return [str(program), "-i", str(INVENTORY), str(ROOT / "tests" / playbook), *arguments]
+
+
+def environment() -> dict[str, str]:
+    """The environment in which its output can be read."""
+    return {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
+
+
 def play(playbook: str, *arguments: str) -> Played:
     """Run a playbook of tests/ on the rig's inventory."""
     completed = subprocess.run(
-        [Path(sys.executable).parent / "ansible-playbook", "-i", INVENTORY, ROOT / "tests" / playbook, *arguments],
+        command(playbook, *arguments),
         cwd=ROOT,
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"},
+        env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -62,8 +74,30 @@ def play(playbook: str, *arguments: str) -> Played:
     return Played(completed)
 
 
+@contextlib.contextmanager
+def controller(playbook: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """ansible-playbook in a session of its own, all killed at the end, as if its machine was lost."""
+    process = subprocess.Popen(
+        command(playbook, *arguments),
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 class Host:
-    """The host: `run` is a root shell on it, `module` runs one module."""
+    """The host: `run` is a root shell on it, `module` runs one module, `play` a playbook."""
+
+    play = staticmethod(play)
+    controller = staticmethod(controller)
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
