@@ -66,6 +66,11 @@ reason:
   returned: always
   type: str
   sample: nvidia-smi is not installed; no NVIDIA GPU is on the PCI bus
+answered:
+  description: Whether the driver could be asked at all; false without C(nvidia-smi) and when it did not answer in time.
+  returned: always
+  type: bool
+  sample: true
 driver_version:
   description: Version of the driver; empty when none is loaded.
   returned: always

@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+import yaml
 from ansible_collections.llmops.vllm.plugins.modules import gpu_info
 from ansible_collections.llmops.vllm.tests.unit.nvidia_smi import Card, Smi, cards
 
@@ -61,3 +62,35 @@ def test_a_driver_that_hangs_costs_the_time_of_one_question(run_module, path):
 def test_a_time_that_is_none_is_refused(run_module):
     result = run_module(gpu_info, timeout_seconds=0)
     assert result["failed"] and result["msg"] == "timeout_seconds must be more than 0."
+
+
+def documented(fields):
+    """The names of a documented dictionary, and what those of them hold that are dictionaries or lists of such."""
+    return {name: documented(field["contains"]) if "contains" in field else None for name, field in fields.items()}
+
+
+def shape(value, wanted):
+    """The same of a value, as deep as ``wanted`` goes."""
+    if wanted is None:
+        return None
+    value = value[0] if isinstance(value, list) else value
+    return {name: shape(value[name], wanted.get(name)) for name in value}
+
+
+def test_every_value_is_documented(run_module, path):
+    held = [(4242, "C", "VLLM::Worker_TP0", "70000 MiB")]
+    Smi.of([Card(processes=held, mig="Enabled", mig_devices=(20000,)), Card(index=2)]).install(path)
+    answers = path / "answers.json"
+    lost = "Unable to determine the device handle for GPU1: 0000:1A:00.0: Unknown Error\\n<?xml"
+    answers.write_text(answers.read_text().replace("<?xml", lost, 1))
+    (path / "journalctl").write_text(
+        "#!/bin/sh\necho 'NVRM: Xid (PCI:0000:1a:00): 79, x'\necho 'AER: Uncorrectable (Fatal)'\n"
+    )
+    result = run_module(gpu_info)
+    del result["changed"]
+    wanted = documented(yaml.safe_load(gpu_info.RETURN))
+    assert result["missing"] and result["kernel_log"]["signs"]
+    result["holders"] = result["holders"] or [
+        dict.fromkeys(wanted["holders"])
+    ]  # who holds the GPUs of the host it runs on
+    assert shape(result, wanted) == wanted
