@@ -133,7 +133,8 @@ def diagnose(lines: Iterable[Line]) -> Diagnosis:
         # A last line that says the root's own words is not misleading.
         return _with_root(found, "" if words and words[-1].body in unwrapped(found.line).body else last)
     if log.launch.listening and not log.launch.died:
-        return _stuck(words) or Diagnosis(verdict="healthy", confidence=0.8)
+        since = [line for line in words if line.number > log.launch.listening]
+        return _stuck(since) or Diagnosis(verdict="healthy", confidence=0.8)
     if log.launch.outside is not None:
         return _with_root(log.launch.outside, last)
     undecided = Diagnosis(verdict="insufficient_evidence", remedy=_NOTHING, confidence=0.5, misleading_last_line=last)

@@ -36,12 +36,12 @@ _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d
 _FRAMES = re.compile(
     r"^(?:"
     rf"\[{_ISO}(?:[ ,](?P<ray>[DIWEF]) \d+ \d+)?\] ?(?:\S+\.(?:cc|cpp|h):\d+: )?"  # CI, Ray's core
-    rf"|(?P<iso>{_ISO})(?: (?:stdout|stderr) [FP])?[ ,]?(?:\| |- )?"  # Kubernetes, Docker, Python's logging
+    rf"|(?P<iso>{_ISO})(?: (?:stdout|stderr) [FP])?[ ,\t]?(?:\| |- )?"  # Kubernetes, Docker, Python's logging
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? \S+ (?P<unit>[^\s:]+): "  # syslog, journalctl
     r"|[\w.-]+ (?P<ident>[\w.@\\:-]+\[\d+\]|kernel): "  # journalctl -o short-iso, after its time
     r"|(?P<dmesg>\[ *\d+\.\d{6}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )"
     r"|[A-Z][a-z]{2} (?=\d{4}-\d\d-\d\d )"  # journalctl -o short-full
-    r"|[\w.-]+ +\| ?| *\| |\[pod/[^\]]+\] |\[\w+\.py:\d+\] "  # compose, exception groups, kubectl --prefix
+    r"|(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) )[\w.-]+ +\| ?| *\| |\[pod/[^\]]+\] |\[\w+\.py:\d+\] "  # compose, exception groups, kubectl --prefix
     r"|\[rank\d+\]: ?|(?P<glog>\[?[DIWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] )"
     r"|E   +(?=[A-Za-z_.]+(?:Error|Exception)))"
 )
@@ -68,15 +68,18 @@ _STAMP = re.compile(
     rf"(?:\([\w:.-]+(?: rank=\d+| TP\d+)? pid=\d+\) )*(?:{_WORDS}) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]+:\d+\] "
 )
 _NO_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_NO_HEX = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
 _DIGITS = re.compile(r"\d+")
+_LATER_EXCEPTION = re.compile(r"(?<=[\s\]|:>-])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?=: |$)")
 _REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
 
 # In most long logs nearly every line is of this kind.
-_NOT_INFO = re.compile(rb"\n(?![^\n]{0,110}?(?<!=)(?:INFO|DEBUG)[ :])([^\n]+)")
+_NOT_INFO = re.compile(rb"\n(?![^\n]{0,110}?(?:INFO|DEBUG)(?: \d\d-\d\d |: {2}))([^\n]+)")
 # Lines of level INFO that matter all the same: milestones, what the launch was told, two lines written as one.
 MILESTONES = (b"startup complete", b"non-default args", b"server version", b"hutdown", b"Shutting down")
 CONTEXTS = (b"kv_cache_dtype", b"store kv cache", b"VLLM::", b"RayWorker", b"ray::")
-_AT_ANY_LEVEL = (*MILESTONES, *CONTEXTS, b"ERROR ", b"code=", b"NCCL WARN")
+_ERROR = b"ERROR "
+_AT_ANY_LEVEL = (*MILESTONES, *CONTEXTS, _ERROR, b"code=", b"NCCL WARN")
 # Every other line worth a closer look contains one of these.
 # Each alternative begins with a letter of its own, not with a choice of letters: that is much faster to search for.
 WORTH = re.compile(
@@ -87,6 +90,7 @@ WORTH = re.compile(
     r"|general protection|mismatch"
 )
 _WORTH_BYTES = re.compile(WORTH.pattern.encode())
+_NEEDS_OTHERS = re.compile(r"(?:Error|Exception|Timeout|OutOfResources|NotFound|Failed)(?::|$)|Value error|Traceback")
 _STRUCTURED = re.compile(r'[^{]{0,60}(\{".*\})\s*$', re.S)
 _TEXT_KEYS = ("log", "MESSAGE", "message", "msg", "text", "line")
 
@@ -128,7 +132,7 @@ class LineParser:
             frame = _FRAMES.match(body)
             owner = None if frame else _PROCESS.match(body)
             stamp = None if frame or owner else _LEVEL.match(body)
-            match = frame or owner or stamp or self._learned(body)
+            match = frame or owner or stamp or self._learned(body, line.before)
             if match is None:
                 break
             if frame:
@@ -136,23 +140,32 @@ class LineParser:
             elif owner:
                 line = line._replace(process=_process_name(owner) or line.process)
             elif stamp:
-                level = next(stamp[name] for name in _LEVEL_GROUPS if stamp[name]).upper()
-                line = line._replace(level=_LEVELS.get(level, level), time=line.time or stamp["time"] or "")
+                line = line._replace(level=_level(stamp) or line.level, time=line.time or stamp["time"] or "")
             body = body[match.end() :]
         return line._replace(body=(_REPEATED.sub("", body) if "[repeated " in body else body).rstrip())
 
-    def _learned(self, body: str) -> re.Match[str] | None:
+    def _learned(self, body: str, before: str) -> re.Match[str] | None:
         for shape in self._shapes:
             match = shape.match(body)
             if match:
                 return match
-        found = _EMBEDDED.search(body, 1, MAX_FRAME)
+        found = _EMBEDDED.search(body, 1, MAX_FRAME) or _below_same_frame(body, before)
         if found is not None and len(self._shapes) < MAX_SHAPES and _FRAME_LIKE.fullmatch(body[: found.start()]):
             self._shapes.append(re.compile(_DIGITS.sub(r"\\d+", re.escape(body[: found.start()]))))
             return self._shapes[-1].match(body)
         # Two processes wrote at once, and what the first said ends in the middle.
         stamp = _STAMP.search(body, 1)
         return re.compile(f".{{{stamp.start()}}}").match(body) if stamp else None
+
+
+def _below_same_frame(body: str, before: str) -> re.Match[str] | None:
+    """Return the exception in ``body`` if the line above has the same text before it, and source code after that."""
+    found = _LATER_EXCEPTION.search(body, 1, MAX_FRAME)
+    if found is None:
+        return None
+    head = _DIGITS.sub("0", body[: found.start()])
+    above = _DIGITS.sub("0", before)
+    return found if above.startswith(head + "  ") else None
 
 
 def _framed(line: Line, frame: re.Match[str]) -> Line:
@@ -165,6 +178,12 @@ def _framed(line: Line, frame: re.Match[str]) -> Line:
         time=line.time or frame["iso"] or "",
         level=_LETTERS.get(letter, line.level),
     )
+
+
+def _level(stamp: re.Match[str]) -> str:
+    level = next(stamp[name] for name in _LEVEL_GROUPS if stamp[name]).upper()
+    # Another tool that puts a level in brackets files an engine's errors under INFO as well.
+    return "" if stamp["bracket"] and level in ("INFO", "DEBUG") else _LEVELS.get(level, level)
 
 
 def _process_name(owner: re.Match[str]) -> str:
@@ -238,18 +257,23 @@ def _worth_a_look(data: bytes, start: int, end: int, known: dict[bytes, bool]) -
     for literal in _AT_ANY_LEVEL:
         at = data.find(literal, start, end)
         while at >= 0:
-            begin = data.rfind(b"\n", start, at) + 1 or start
-            found.add(begin)
-            at = data.find(literal, _end_of(data, begin, end), end)
+            begin, stop = data.rfind(b"\n", start, at) + 1 or start, _end_of(data, at, end)
+            if literal != _ERROR or _has_a_telling_word(data[begin:stop], known):
+                found.add(begin)
+            at = data.find(literal, stop, end)
     for match in _NOT_INFO.finditer(data, start - 1, end):
-        shape = match[1][:MAX_SHAPE_BYTES].translate(_NO_DIGITS)
-        if shape not in known:
-            if len(known) >= MAX_SEEN:
-                known.clear()
-            known[shape] = _WORTH_BYTES.search(match[1]) is not None
-        if known[shape]:
+        if _has_a_telling_word(match[1], known):
             found.add(match.start(1))
     return [(begin, _end_of(data, begin, end)) for begin in sorted(found)]
+
+
+def _has_a_telling_word(raw: bytes, known: dict[bytes, bool]) -> bool:
+    shape = raw[:MAX_SHAPE_BYTES].translate(_NO_DIGITS)
+    if shape not in known:
+        if len(known) >= MAX_SEEN:
+            known.clear()
+        known[shape] = _WORTH_BYTES.search(raw) is not None
+    return known[shape]
 
 
 def _end_of(data: bytes, begin: int, end: int) -> int:
@@ -262,7 +286,7 @@ def _too_often(raw: bytes, seen: dict[bytes, int]) -> bool:
     if any(literal in raw for literal in MILESTONES):
         seen.clear()
         return False
-    key = raw[-TAIL_KEY_BYTES:].translate(_NO_DIGITS)
+    key = (raw[:TAIL_KEY_BYTES] + raw[-TAIL_KEY_BYTES:]).translate(_NO_HEX)
     count = seen.get(key, 0) + 1
     if len(seen) >= MAX_SEEN:
         seen.clear()
@@ -297,6 +321,9 @@ def _pieces(number: int, raw: bytes, data: bytes, begin: int, stop: int) -> Iter
     texts = _texts(raw)
     for position, text in enumerate(texts):
         if len(texts) > 1 and not WORTH.search(text):
+            continue
+        if not _NEEDS_OTHERS.search(text):
+            yield Line(number, text)
             continue
         above, below = texts[:position], texts[position + 1 :]
         before = _last_said(above) or _last_said(_above(data, begin))

@@ -123,10 +123,10 @@ def is_noise(text: str) -> bool:
 def _continued(line: Line) -> str:
     """Return the rest of an exception's message on the next lines, as the engine and terminals break it."""
     rest: list[str] = []
-    prefix = line.text[: line.text.find(line.body)]
     for text in line.after:
         parsed = parse_line(0, text)
-        if text[: text.find(parsed.body)] not in (prefix, "") or _SAYS_MORE_THAN_A_MESSAGE.search(parsed.body):
+        same = (parsed.process, parsed.level) in ((line.process, line.level), ("", ""))
+        if not same or _SAYS_MORE_THAN_A_MESSAGE.search(parsed.body):
             break
         rest.append(parsed.body)
     return "".join(rest) if _hard_wrapped(line) else " ".join(rest)
@@ -134,8 +134,10 @@ def _continued(line: Line) -> str:
 
 def _hard_wrapped(line: Line) -> bool:
     """Whether a terminal broke the line: it is long, and the next one begins without a prefix, in the middle."""
-    begins = line.after[0][:1] if line.after else ""
-    return len(line.text) >= WRAPPED_CHARS and line.body != line.text and (begins.islower() or begins in ".,;:)")
+    if not line.after or len(line.text) < WRAPPED_CHARS or not (line.process or line.level):
+        return False
+    below = parse_line(0, line.after[0])
+    return not (below.process or below.level) and (below.body[:1].islower() or below.body[:1] in tuple(".,;:)"))
 
 
 def unwrapped(line: Line) -> Line:
@@ -176,7 +178,8 @@ class Launch:
         if match is None:
             return False
         kind, number = self._announced
-        again = self.ended or (match[0] == kind and line.number > number + REPORT_LINES)
+        # The engine announces itself before it does anything that can fail.
+        again = self.ended or bool(self._roots) or (match[0] == kind and line.number > number + REPORT_LINES)
         if not kind:
             self._announced = (match[0], line.number)
         return again
@@ -202,11 +205,11 @@ class Launch:
         """Keep the lines that support a cause, and what becomes of tracebacks."""
         for pattern in _CONTEXTS:
             kept = self._contexts.setdefault(pattern, [])
-            if len(kept) < 2 and pattern.search(line.text):
+            if len(kept) < 2 and (pattern.search(line.text) or pattern.search(line.body)):
                 kept.append(line)
         if "Traceback (most recent" in line.body:
             above = parse_line(0, line.before)
-            if above.level in ("WARNING", "INFO", "DEBUG") and not line.level:
+            if above.level == "WARNING" and not line.level:
                 self._logged.add(line.process)
             elif not above.body.startswith(("During handling", "The above exception")):
                 self._logged.discard(line.process)
@@ -287,7 +290,7 @@ class Launch:
         """Return the first line for each of the cause's context patterns, the root line excepted."""
         found: list[tuple[Line, re.Pattern[str]]] = []
         for pattern in cause.contexts:
-            kept = [other for other in self._contexts.get(pattern, ()) if other.number != line.number]
+            kept = [other for other in self._contexts.get(pattern, ()) if other.text != line.text]
             if kept and kept[0].number not in [other.number for other, _pattern in found]:
                 found.append((kept[0], pattern))
         return tuple(found)

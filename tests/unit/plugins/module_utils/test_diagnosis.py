@@ -300,6 +300,139 @@ def test_remedies_name_only_variables_that_the_roles_have():
     assert set(re.findall(r"\b(?:vllm_(?:service|runtime)|model_store|host_prereq)_\w+", remedies)) <= known
 
 
+def test_a_port_that_is_taken_is_found_after_the_application_has_started():
+    found = of(HEAD + UP + "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000)\n")
+    assert found.cause_class == "port_in_use"
+
+
+def test_what_a_service_survived_for_long_is_not_what_ended_it():
+    idle = '(APIServer pid=100) INFO:     192.0.2.1:4000 - "GET /metrics HTTP/1.1" 200 OK\n' * 500
+    survived = worker("ModuleNotFoundError: No module named 'optional_thing'")
+    found = of(
+        HEAD + UP + survived + idle + crash("RuntimeError: CUDA error: an illegal memory access was encountered")
+    )
+    assert found.cause_class == "cuda_illegal_access"
+
+
+def test_a_traceback_below_a_warning_was_survived():
+    warned = (
+        "(Worker pid=102) WARNING 03-01 10:00:10 [x.py:1] the fast path is out\nTraceback (most recent call last):\n"
+        "  File \"/srv/x.py\", line 5, in load\nModuleNotFoundError: No module named 'fast'\n"
+    )
+    tail = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+    assert of(HEAD + warned + "hello\n" + tail).cause_class == "cuda_oom"
+    assert of(HEAD + warned).cause_class == "dependency_mismatch"
+
+
+def test_of_an_exception_raised_again_the_one_that_says_more_is_shown():
+    chain = (
+        "ray.exceptions.RayChannelTimeoutError: System error: Timed out\n\nThe above exception was the direct cause of "
+        "the following exception:\n\nTraceback (most recent call last):\n"
+    )
+    more = "ray.exceptions.RayChannelTimeoutError: System error: increase RAY_CGRAPH_get_timeout\n"
+    assert "increase" in of(HEAD + chain + more).evidence[0].text
+    repeated = "ray.exceptions.RayChannelTimeoutError: in worker 3: System error: Timed out\n"
+    assert "in worker" not in of(HEAD + chain + repeated).evidence[0].text
+
+
+def test_a_message_that_a_terminal_broke_is_joined():
+    message = "ValueError: To serve at least one request with the model's max seq len (100000), (4.26 GiB KV cach"
+    found = of(
+        f"{HEAD}(EngineCore pid=101) {message}\ne is needed, which is larger than the avai\nlable KV cache memory\n"
+    )
+    assert found.cause_class == "kv_cache_too_small" and not found.misleading_last_line
+    assert found.evidence[0].text.endswith("KV cache is needed, which is larger than the available KV cache memory")
+
+
+def test_a_message_on_several_lines_is_known_by_the_later_ones():
+    found = of(
+        "Traceback (most recent call last):\nOSError: You may not read this.\n401 Client Error. (Request ID: x)\n"
+    )
+    assert found.cause_class == "hf_auth_or_rate_limit"
+    assert found.evidence[0].text == "OSError: You may not read this."
+
+
+def test_of_several_launches_the_last_that_failed_counts():
+    first = HEAD + worker("torch.OutOfMemoryError: CUDA out of memory.") + WORKER_END
+    second = HEAD + worker("RuntimeError: can't start new thread") + WORKER_END
+    assert of(first + second).cause_class == "host_limits"
+    assert of(first + HEAD + UP).cause_class == "cuda_oom"
+    assert of(HEAD + worker("RuntimeError: can't start new thread") + HEAD + UP).cause_class == "host_limits"
+
+
+WAITING = (
+    "(EngineCore pid=101) INFO 03-01 10:00:30 [shm_broadcast.py:1] No available shared memory broadcast block found\n"
+)
+STUCK = (
+    "(APIServer pid=100) INFO 03-01 10:00:30 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg "
+    "generation throughput: {rate} tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache usage: 0.1%\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("tail", "verdict"),
+    [
+        (WAITING * 3, "hang"),
+        (WAITING * 2, "insufficient_evidence"),
+        (WAITING * 3 + UP, "healthy"),
+        (WAITING * 3 + "(Worker pid=102) INFO 03-01 10:00:40 [x.py:1] loaded\n" * 3, "insufficient_evidence"),
+        (UP + STUCK.format(rate="0.0", running=2) * 3, "hang"),
+        (UP + STUCK.format(rate="0.0", running=0) * 3, "healthy"),
+        (UP + STUCK.format(rate="3.5", running=2) * 3, "healthy"),
+        ("(Worker pid=102) INFO 03-01 10:00:40 [pynccl.py:1] vLLM is using nccl==2.26.2\n", "hang"),
+    ],
+)
+def test_a_log_that_ends_in_waiting_is_a_hang_and_no_cause(tail, verdict):
+    found = of(HEAD + tail)
+    assert (found.verdict, found.cause_class) == (verdict, "")
+
+
+def syslog(*messages, speaker="systemd[1]"):
+    return "".join(f"Mar  1 10:00:00 gpu-01 {speaker}: {message}\n" for message in messages)
+
+
+def test_systemds_own_timeout_goes_before_what_the_engine_says_of_its_end():
+    timeout = syslog("vllm@kimi.service: start operation timed out. Terminating.")
+    after = worker("RuntimeError: can't start new thread") + WORKER_END
+    assert of(HEAD + timeout + after).cause_class == "systemd_timeout"
+    assert of(HEAD + after + timeout).cause_class == "host_limits"
+
+
+def test_the_kernel_is_believed_and_a_process_that_speaks_like_systemd_is_not():
+    words = "Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:9kB"
+    assert of(HEAD + syslog(words, speaker="kernel") + WORKER_END).cause_class == "host_oom_kill"
+    assert of(HEAD + f"[12345.678901] {words}\n" + WORKER_END).cause_class == "host_oom_kill"
+    assert of(HEAD + "the unit's Main process exited, code=killed, status=9/KILL\n").verdict != "cause"
+
+
+def test_errors_of_a_stop_while_loading_are_no_cause():
+    stop = "(APIServer pid=100) INFO 03-01 10:00:20 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
+    assert of(HEAD + stop + worker("RuntimeError: the queue is gone") + WORKER_END).verdict == "insufficient_evidence"
+
+
+def test_a_log_that_was_cut_before_its_cause_has_none():
+    whole = HEAD + FP8 + worker("torch.OutOfMemoryError: CUDA out of memory.") + WORKER_END
+    root = whole.index("torch.OutOfMemoryError")
+    assert of(whole[:root]).verdict == "insufficient_evidence"
+    assert of(whole[root + 60 :]).verdict == "insufficient_evidence"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(Worker pid=102) WARNING 03-01 10:00:10 [x.py:1] ValueError: no tuned kernel, using the default",
+        "(APIServer pid=100) ERROR 03-01 10:00:10 [hf.py:486] Error when compiling Jinja template",
+        '(APIServer pid=100) INFO:     192.0.2.1:4000 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error',
+        "/srv/x.py:5: FutureWarning: error_code is deprecated, raise RuntimeError instead",
+        "Killed",
+        "(APIServer pid=100) INFO 03-01 10:00:10 [x.py:1] torch.OutOfMemoryError: CUDA out of memory. is explained",
+    ],
+)
+def test_lines_that_merely_sound_like_failures_are_no_cause(line):
+    assert of(HEAD + line + "\n").verdict == "insufficient_evidence"
+    assert of(HEAD + line + "\n" + UP).verdict == "healthy"
+
+
 def test_a_long_line_is_shown_around_what_matters():
     long = f"(EngineCore pid=101) INFO 03-01 10:00:09 [c.py:1] A {'x' * 5000}, kv_cache_dtype=fp8_e4m3, {'y' * 5000}\n"
     found = of(HEAD + long + UP + crash("RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"))
