@@ -130,6 +130,7 @@ class SystemdLauncher:
             f"StandardInput=file:{start.place.path(JOB)}",
             "StandardOutput=journal",
             "StandardError=journal",
+            "SyslogIdentifier=llmops-model",
             *_MANNERS,
             *_WALLS,
         ]
