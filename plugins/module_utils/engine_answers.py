@@ -25,7 +25,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import En
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_script import PROBE
 
 KEPT = 50  # answers in the directory; the oldest go first
-LIMIT_BYTES = 1024 * 1024
+LIMIT_BYTES = 8 * 1024 * 1024
 
 
 def question_key(
@@ -56,22 +56,33 @@ def _small_files(model: str) -> Iterator[tuple[str, int, int]]:
 
 def recall(directory: str, key: str) -> EngineAnswer | None:
     """Return the answer kept under ``key``, or None: there is none, or none that is the asking user's own."""
+    document = recall_document(directory, key)
+    answer = read_answer(json.dumps(document), "") if document else None
+    return answer if answer is not None and answer.stage == "done" else None
+
+
+def recall_document(directory: str, key: str) -> dict[str, Any] | None:
+    """Return the document kept under ``key``, or None: there is none, or none that is the asking user's own."""
     path = os.path.join(directory, f"{key}.json")
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="utf-8") as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or not _private(directory):
                 return None
-            answer = read_answer(stream.read(LIMIT_BYTES), "")
+            document = json.loads(stream.read(LIMIT_BYTES))
     except (OSError, ValueError):
         return None
-    return answer if answer.stage == "done" else None
+    return document if isinstance(document, dict) else None
 
 
 def keep(directory: str, key: str, answer: EngineAnswer) -> None:
-    """Keep an answer without an objection; a directory that cannot be used costs the next asker time, no more."""
-    if answer.stage != "done":
-        return
+    """Keep an answer without an objection."""
+    if answer.stage == "done":
+        keep_document(directory, key, asdict(answer))
+
+
+def keep_document(directory: str, key: str, document: Mapping[str, Any]) -> None:
+    """Keep a document; a directory that cannot be used costs the next asker time, and nothing else."""
     with contextlib.suppress(OSError):
         os.makedirs(directory, mode=0o700, exist_ok=True)
         if not _private(directory):
@@ -79,7 +90,7 @@ def keep(directory: str, key: str, answer: EngineAnswer) -> None:
         number, partial = tempfile.mkstemp(dir=directory, prefix=".partial-")
         try:
             with os.fdopen(number, "w", encoding="utf-8") as stream:
-                json.dump(asdict(answer), stream)
+                json.dump(document, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.rename(partial, os.path.join(directory, f"{key}.json"))

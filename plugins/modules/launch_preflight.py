@@ -77,7 +77,8 @@ options:
   answers:
     description:
       - Directory in which answers without an objection are kept, so that the same question to the same runtime about
-        the same model is answered at once. It is made, and must belong to the user that the module runs as alone.
+        the same model is answered at once, and notes of weights in which nothing was wrong. It is made, and must
+        belong to the user that the module runs as alone.
       - Nothing is kept when this is not set.
     type: path
   gpu_memory_bytes:
@@ -265,11 +266,13 @@ import os
 import pwd
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint, read_checkpoint
+from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint
+from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint_note import checkpoint_of
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import keep, question_key, recall
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
@@ -423,9 +426,12 @@ def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | N
         look = look_at_host(host, launch_of(parameters, None), {}, "", capability)
         return [*judge_engine(answer), *look.findings], answer, None, False
     contents, config = patched_files(parameters)
-    with os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}"):
-        checkpoint = read_checkpoint(parameters["snapshot"], config)
-        answer, cached = ask(module, contents)
+    reading = os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}")
+    with reading, ThreadPoolExecutor(max_workers=1) as pool:
+        asked = pool.submit(ask, module, contents)  # the engine works in a process of its own meanwhile
+        notes, write = parameters["answers"] or "", not module.check_mode
+        checkpoint = checkpoint_of(parameters["snapshot"], config, notes, write)
+        answer, cached = asked.result()
     launch = launch_of(parameters, checkpoint.total_bytes)
     look = look_at_host(host, launch, config, answer.kv_cache_dtype, capability)
     on_gpu = answer.config.get("device") == "cuda"
