@@ -41,7 +41,8 @@ _FRAMES = re.compile(
     r"|[\w.-]+ (?P<ident>[\w.@\\:-]+\[\d+\]|kernel): "  # journalctl -o short-iso, after its time
     r"|(?P<dmesg>\[ *\d+\.\d{6}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )"
     r"|[A-Z][a-z]{2} (?=\d{4}-\d\d-\d\d )"  # journalctl -o short-full
-    r"|(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) )[\w.-]+ +\| ?| *\| |\[pod/[^\]]+\] |\[\w+\.py:\d+\] "  # compose, exception groups, kubectl --prefix
+    r"|(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) )[\w.-]+ +\| ?"
+    r"| *\| |\[pod/[^\]]+\] |\[\w+\.py:\d+\] "  # compose, exception groups, kubectl --prefix
     r"|\[rank\d+\]: ?|(?P<glog>\[?[DIWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] )"
     r"|E   +(?=[A-Za-z_.]+(?:Error|Exception)))"
 )
@@ -77,9 +78,9 @@ _REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
 _NOT_INFO = re.compile(rb"\n(?![^\n]{0,110}?(?:INFO|DEBUG)(?: \d\d-\d\d |: {2}))([^\n]+)")
 # Lines of level INFO that matter all the same: milestones, what the launch was told, two lines written as one.
 MILESTONES = (b"startup complete", b"non-default args", b"server version", b"hutdown", b"Shutting down")
-CONTEXTS = (b"kv_cache_dtype", b"store kv cache", b"VLLM::", b"RayWorker", b"ray::")
+CONTEXTS = (b"kv_cache_dtype", b"store kv cache", b"VLLM::", b"RayWorker")
 _ERROR = b"ERROR "
-_AT_ANY_LEVEL = (*MILESTONES, *CONTEXTS, _ERROR, b"code=", b"NCCL WARN")
+_AT_ANY_LEVEL = (*MILESTONES, *CONTEXTS, _ERROR)
 # Every other line worth a closer look contains one of these.
 # Each alternative begins with a letter of its own, not with a choice of letters: that is much faster to search for.
 WORTH = re.compile(
