@@ -42,7 +42,6 @@ class PciGpu:
     bus_id: str
     driver: str = ""
     iommu: str = ""
-    numa_node: int | None = None
     bridges: tuple[Bridge, ...] = ()
 
     @property
@@ -68,12 +67,10 @@ def _is_gpu(path: str) -> bool:
 def _pci_gpu(directory: str, name: str) -> PciGpu:
     path = os.path.join(directory, name)
     above = [part for part in os.path.realpath(path).split("/")[:-1] if BUS_ID.fullmatch(part)]
-    node = _read(f"{path}/numa_node")
     return PciGpu(
         bus_id=name,
         driver=os.path.basename(os.path.realpath(f"{path}/driver")) if os.path.islink(f"{path}/driver") else "",
         iommu=_read(f"{path}/iommu_group/type"),
-        numa_node=int(node) if node.isdigit() else None,
         bridges=tuple(Bridge(one, _redirects(os.path.join(directory, one, "config"))) for one in above),
     )
 

@@ -256,7 +256,7 @@ class HostTree:
         """Put a GPU below a root port of its own."""
         port = f"0000:{0x0A + 16 * card.index:02x}:01.0"
         place = f"sys/devices/pci0000:{card.index:02x}/{port}/{card.kernel_bus_id}"
-        self.write({f"{place}/vendor": "0x10de\n", f"{place}/class": "0x030200\n", f"{place}/numa_node": "0\n"})
+        self.write({f"{place}/vendor": "0x10de\n", f"{place}/class": "0x030200\n"})
         self.write(
             {f"{place}/../config": acs_config(acs), f"{place}/../vendor": "0x1022\n", f"{place}/../class": "0x060400\n"}
         )

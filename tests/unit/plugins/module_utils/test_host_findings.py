@@ -40,9 +40,7 @@ def gpus(link="NV18", p2p="OK", **settings):
 
 
 def bus(iommu="", redirects=False):
-    return tuple(
-        PciGpu(gpu.kernel_bus_id, "nvidia", iommu, 0, (Bridge("0000:00:01.1", redirects),)) for gpu in cards(2)
-    )
+    return tuple(PciGpu(gpu.kernel_bus_id, "nvidia", iommu, (Bridge("0000:00:01.1", redirects),)) for gpu in cards(2))
 
 
 def facts(**settings):

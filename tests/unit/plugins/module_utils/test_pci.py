@@ -8,13 +8,7 @@ from ansible_collections.llmops.vllm.tests.unit.nvidia_smi import Card, HostTree
 def test_a_gpu_is_found_with_its_driver_its_iommu_and_the_bridges_above_it(tmp_path):
     HostTree(tmp_path).gpu_on_bus(Card(), iommu="DMA-FQ", acs=0x1D)
     (gpu,) = read_pci_gpus(str(tmp_path))
-    assert (gpu.bus_id, gpu.driver, gpu.iommu, gpu.translated, gpu.numa_node) == (
-        "0000:0a:00.0",
-        "nvidia",
-        "DMA-FQ",
-        True,
-        0,
-    )
+    assert (gpu.bus_id, gpu.driver, gpu.iommu, gpu.translated) == ("0000:0a:00.0", "nvidia", "DMA-FQ", True)
     assert gpu.bridges == (Bridge("0000:0a:01.0", True),)
 
 
