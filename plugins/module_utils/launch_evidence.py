@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import MAIN_PROCESS_EXITED, Entry, Journal
@@ -17,6 +18,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
     show_unit,
 )
 
+LAST_ENTRIES = 50
 CGROUP_MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 _OOM_KILLS = re.compile(r"^oom_kill ([1-9]\d*)$", re.M)
 _INVOCATION = re.compile(r"[0-9a-f]{32}")
@@ -38,17 +40,24 @@ def find_last_launch(runner: Runner, unit: str) -> str:
 
 
 def _last_in_journal(runner: Runner, unit: str) -> str:
-    match = f"_SYSTEMD_UNIT={check_unit_name(unit)}"
-    done = runner(["journalctl", "--quiet", "--no-pager", "--output=json", "--lines=1", match])
-    for line in done.stdout.splitlines():
+    own, managers = f"_SYSTEMD_UNIT={check_unit_name(unit)}", f"UNIT={unit}"
+    argv = ["journalctl", "--quiet", "--no-pager", "--output=json", "--reverse", f"--lines={LAST_ENTRIES}"]
+    for line in runner([*argv, own, "+", managers, "_PID=1"]).stdout.splitlines():
         try:
             fields = json.loads(line)
         except ValueError:
             continue
-        found = fields.get("_SYSTEMD_INVOCATION_ID") if isinstance(fields, dict) else None
-        if isinstance(found, str) and _INVOCATION.fullmatch(found) and fields.get("_SYSTEMD_UNIT") == unit:
+        found = _invocation_of(fields, unit) if isinstance(fields, dict) else None
+        if isinstance(found, str) and _INVOCATION.fullmatch(found):
             return found
     return ""
+
+
+def _invocation_of(fields: dict[str, Any], unit: str) -> Any:
+    """Return what a journal entry says of the launch that it belongs to, as far as it can be believed."""
+    if fields.get("_SYSTEMD_UNIT") == unit:
+        return fields.get("_SYSTEMD_INVOCATION_ID")
+    return fields.get("INVOCATION_ID") if fields.get("UNIT") == unit and fields.get("_PID") == "1" else None
 
 
 def read_launch(

@@ -42,7 +42,7 @@ class Runner:
                 "ControlGroup": GROUP,
             }
             return CompletedRun(0, "".join(f"{key}={value}\n" for key, value in values.items()), "")
-        rows = self.last if "--lines=1" in argv else self.unmarked if "--boot" in argv else self.own
+        rows = self.last if "--reverse" in argv else self.unmarked if "--boot" in argv else self.own
         return CompletedRun(0, "\n".join(rows), "")
 
 
@@ -85,6 +85,11 @@ def test_a_launch_can_be_read_without_its_unit():
 def test_the_journal_names_the_last_launch_of_a_forgotten_unit():
     assert find_last_launch(Runner(), UNIT) == THIS
     assert find_last_launch(Runner("", last=["torn {", "[]", record("x", usec=1, launch=OTHER)]), UNIT) == OTHER
+    by_manager = record(
+        "Failed.", usec=2, launch="", pid="1", _SYSTEMD_UNIT="init.scope", UNIT=UNIT, INVOCATION_ID=THIS
+    )
+    forged = record("Failed.", usec=2, launch="", _SYSTEMD_UNIT="x.service", UNIT=UNIT, INVOCATION_ID=OTHER)
+    assert find_last_launch(Runner("", last=[record("x", usec=3, launch=""), forged, by_manager]), UNIT) == THIS
     with pytest.raises(PreconditionError, match="no launch"):
         find_last_launch(Runner("", last=[record("x", usec=1, launch="not an id")]), UNIT)
 

@@ -77,7 +77,7 @@ def test_a_launch_that_systemd_has_forgotten_is_found_in_the_journal(run_module,
     host.unit("")
     host.journal((LAUNCH, ROOT))
     assert run_module(launch_diagnosis, unit=UNIT)["invocation_id"] == LAUNCH
-    assert host.asked("journalctl")[0].endswith(f"--lines=1 _SYSTEMD_UNIT={UNIT}")
+    assert host.asked("journalctl")[0].endswith(f"_SYSTEMD_UNIT={UNIT} + UNIT={UNIT} _PID=1")
 
 
 def test_a_saved_log_and_a_text_need_no_systemd(run_module, tmp_path, monkeypatch):
