@@ -59,7 +59,7 @@ def test_a_download_outlives_its_controller_and_the_next_run_finds_it(host):
     assert re.search(r'Status: "\d+/19 files, .* of 12 MB, .*/s', host.run(f"systemctl status --no-pager {UNITS}"))
     assert host.run(SEARCH) == "0", "the token is in no log, file, argument or environment"
     inside = f"nsenter --mount --target {show(host, 'MainPID')} sh -c"
-    host.run(f"{inside} 'touch {STORE}/x && rm {STORE}/x && ! touch /etc/x && ! touch /srv/llm/releases/x'")
+    host.run(f"{inside} 'touch {STORE}/x && rm {STORE}/x && ! touch /etc/x && ! touch /var/x'")
 
     attached = host.play(*PLAYBOOK)
     assert attached.status == 0 and attached.recap["changed"] == 1, attached.output
