@@ -191,9 +191,9 @@ def _jit_tools_missing(missing: Sequence[str], facts: HostFacts, launch: Launch)
     )
     evidence = f"PATH={launch.path}, CUDA_HOME={launch.environment.get('CUDA_HOME', '')}; no flashinfer-jit-cache"
     home = facts.tools.cuda_in_runtime or facts.tools.nvcc.removesuffix("/bin/nvcc") or "DIRECTORY OF A CUDA TOOLKIT"
+    settings = {"nvcc": f"set vllm_service_environment_extra: {{CUDA_HOME: {home}}}", "ninja": "install ninja-build"}
     remedy = (
-        f"set vllm_service_environment_extra: {{CUDA_HOME: {home}, PATH: '{launch.runtime.path}/bin:{launch.path}'}}, "
-        "or vllm_runtime_lock to one with flashinfer-jit-cache"
+        f"{', '.join(settings[name] for name in missing)}, or set vllm_runtime_lock to one with flashinfer-jit-cache"
     )
     severity = "info" if cubins else "warn"
     return Finding("jit_tools_missing", severity, what, evidence, remedy, launch.runtime.path, "", JIT_TOOLS_SOURCE)

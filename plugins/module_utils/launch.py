@@ -90,8 +90,8 @@ class Launch:
 
     @property
     def path(self) -> str:
-        """Where the engine looks for programs."""
-        return self.environment.get("PATH", UNIT_PATH)
+        """Where the engine looks for programs: the launcher puts those of the runtime first."""
+        return f"{self.runtime.path}/bin:{self.environment.get('PATH', UNIT_PATH)}"
 
     @property
     def full_graphs(self) -> bool:
