@@ -62,7 +62,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
         "no GPU is visible to the service",
         r"Failed to infer device type|No CUDA GPUs are available|no CUDA-capable device|NVMLError_LibraryNotFound|"
         r"NVML Shared Library Not Found|Found no NVIDIA driver|libcuda\.so\.1: cannot open|"
-        r"invalid device ordinal|No HIP GPUs are available|Device string must not be empty|NVMLError_DriverNotLoaded",
+        r"invalid device ordinal|No HIP GPUs are available|Device string must not be empty|NVMLError_DriverNotLoaded|"
+        r"device < num_gpus|CUDA unknown error - this may be due to",
         "check the driver (nvidia-smi), the unit's device access and CUDA_VISIBLE_DEVICES",
         "RuntimeError: Failed to infer device type, please set the environment variable `VLLM_LOGGING_LEVEL=DEBUG`",
     ),
@@ -118,7 +119,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
         r"no kernel image is available|PassManager::run failed|[Cc]ompute capability .*(?:not supported|"
         r"is required|required)|RuntimeError: Error Internal|"
         r"not (?:supported|compiled|built|implemented) (?:for|on) (?:SM|sm_|this GPU|compute capability|CUDA arch)|"
-        r"[Uu]nsupported (?:SM|CUDA arch|compute capability|GPU arch)|Arch conditional MMA instruction",
+        r"[Uu]nsupported (?:SM|CUDA arch|compute capability|GPU arch)|Arch conditional MMA instruction|"
+        r"No supported CUDA architectures found|Failed to (?:initialize|run) cutlass|No compiled ",
         "use wheels built for this compute capability (vllm_runtime_lock)",
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
     ),
@@ -195,7 +197,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
         "the engine's processes did not report ready in time",
         r"Timed out waiting for engine core|Did not receive response from front-end process|"
         r"Timed out (?:after .*)?waiting for (?:workers|clients|engine|HELLO|READY)|"
-        r"[Ee]ngine core .*did not (?:start|become ready)",
+        r"[Ee]ngine core .*did not (?:start|become ready)|"
+        r"(?:RPC [Ss]erver|MQLLMEngine) (?:didn't|did not) reply within",
         "raise VLLM_ENGINE_READY_TIMEOUT_S in vllm_service_environment; a stop while loading looks the same",
         "TimeoutError: Timed out waiting for engine core processes to start.",
     ),

@@ -27,9 +27,16 @@ HOST_CAUSES: tuple[Cause, ...] = (
         at_warning=True,
     ),
     cause(
+        "stale_cache",
+        "a kernel in a cache was built for other packages than these",
+        r"\.cache/\S*\.so: (?:undefined symbol|cannot open)|ninja: error: loading 'build\.ninja'",
+        "remove the cache that the line names and start again; caches belong to one runtime each",
+        "ImportError: /srv/llm/.cache/flashinfer/0.6.6/120a/cached_ops/norm/norm.so: undefined symbol: _ZN3c104",
+    ),
+    cause(
         "dependency_mismatch",
         "vLLM's compiled extension could not be loaded",
-        r"'_OpNamespace' '\w+' object has no attribute|undefined symbol",
+        r"'_OpNamespace' '\w+' object has no attribute|^(?!.*\.cache/).*undefined symbol",
         "install the missing system library (libnuma1 on CPUs), or use wheels built for this torch (vllm_runtime_lock)",
         "AttributeError: '_OpNamespace' '_C' object has no attribute 'init_cpu_memory_env'",
     ),

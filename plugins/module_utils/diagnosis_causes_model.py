@@ -77,7 +77,7 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         r"No valid (?:MLA |vision )?attention backend|Only SM \d+\.x|only supports? (?:head|SM)|"
         r"FlashAttention (?:only|does not) support|[Hh]ead size \d+ is not supported|Unsupported head size|"
         r"[Aa]ttention backend .* (?:is )?(?:not support|not valid for)|FlashMLA .*(?:not supported|is only supported)|"
-        r"Selected backend \S+ is not valid|No (?:usable|suitable) attention backend",
+        r"Selected backend \S+ is not valid|No (?:usable|suitable) attention backend|DCP requires attention impl",
         "choose another backend with vllm_service_arguments_extra.attention-backend (or mm-encoder-attn-backend "
         "when the vision tower is named; language-model-only leaves it out)",
         "AssertionError: Only SM 10.x and 11.x are supported",
@@ -173,7 +173,8 @@ MODEL_CAUSES: tuple[Cause, ...] = (
     cause(
         "tokenizer_or_remote_code",
         "the model needs Python code that is not there or not allowed",
-        r"does not appear to have a file named \S+\.py|trust_remote_code|[Rr]emote code|"
+        r"does not appear to have a file named \S+\.py|No module named 'transformers_modules|"
+        r"trust_remote_code|[Rr]emote code|"
         r"No such file or directory: '\S*/blobs/\S*\.py|requires you to execute the (?:configuration|model|tokenizer)",
         "include *.py in the snapshot (model_store_include) and set vllm_service_arguments_extra.trust-remote-code "
         "after reading it",
@@ -183,8 +184,9 @@ MODEL_CAUSES: tuple[Cause, ...] = (
     cause(
         "hf_auth_or_rate_limit",
         "the hub refused the request",
-        r"40[13] Client Error|429 Client Error|GatedRepoError|Too Many Requests|RepositoryNotFoundError|gated repo|"
-        r"Access to model \S+ is restricted|Invalid user token|No supported config format found in",
+        r"40[134] Client Error|429 Client Error|GatedRepoError|Too Many Requests|RepositoryNotFoundError|gated repo|"
+        r"Access to model \S+ is restricted|Invalid user token|RevisionNotFoundError|"
+        r"No supported config format found in",
         "fetch the model with model_shards (token in model_store_token_file) and serve it from the store",
         "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://hub.example/m/config.json",
     ),
@@ -217,7 +219,8 @@ MODEL_CAUSES: tuple[Cause, ...] = (
     cause(
         "weights_corrupt_or_missing",
         "the weights are missing, or the service's user may not read them",
-        r"Cannot find any model weights|No such file or directory: .*(?:safetensors|\.bin|\.gguf)\b|"
+        r"Cannot find any model weights|Error no file named|Unable to load weights|"
+        r"No such file or directory: .*(?:safetensors|\.bin|\.gguf)\b|"
         r"Permission denied: .*(?:safetensors|\.json|\.bin|\.gguf)|"
         r"does not appear to have (?:a file|files) named \S*(?:model|pytorch)\S*\.(?:safetensors|bin)",
         "check that the service's user may read the files (safetensors writes mode 0600 and the loader reports a "
@@ -248,7 +251,7 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         r"Failed to find a kernel that can implement|is not supported for quantization method|"
         r"Unknown quantization method|quantization method .* (?:is )?not supported|"
         r"does not support (?:nvfp4|fp8|fp4|mxfp4)|[Qq]uantization .* does not match|Unsupported quantization|"
-        r"[Bb]float16 is only supported on GPUs|fp8e4nv not supported|Minimum capability: \d+|"
+        r"[Bb]float16 is only supported on GPUs|fp8e4nv.{0,20}not supported|Minimum capability: \d+|"
         r"not aligned with the quantized weight shape|min_thread_[nk] = |"
         r"No (?:Nv)?[Ff]p[48] MoE backend|no (?:NVFP4|MXFP4|FP8) .*backend|Cannot find the config file for \w+",
         "choose a checkpoint whose quantisation this GPU generation and vLLM support, or another vLLM "
@@ -287,7 +290,9 @@ MODEL_LAST_CAUSES: tuple[Cause, ...] = (
         "config_invalid",
         "a value of the configuration is refused",
         r"^Value error, (?!Model arch)|object has no attribute 'is_kv_transfer_instance'|rope_(?:type|scaling)|"
-        r"original_max_position_embeddings|Unrecognized configuration class|Unknown RoPE scaling",
+        r"original_max_position_embeddings|Unrecognized configuration class|Unknown RoPE scaling|"
+        r"(?:is|are) (?:not|only) supported (?:with|when|together)|cannot be used (?:with|together)|"
+        r"[Pp]ipeline parallel\w* (?:is|are) (?:not|only)|Please (?:set|use|specify|pass|provide) .?--[a-z]",
         _ARGUMENT + ", or the patch of config.json in vllm_service_patches",
         "KeyError: 'original_max_position_embeddings'",
     ),

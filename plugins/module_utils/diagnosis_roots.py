@@ -30,7 +30,7 @@ MAX_ROOTS = 300
 MAX_CLASSIFIED = 2048
 WRAPPED_CHARS = 79
 
-_NAME = r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|OutOfResources|NotFound)"
+_NAME = r"(?:[A-Za-z_]\w*\.)*_?(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|NotFound)|OutOfResources)"
 _EXCEPTION = re.compile(
     rf"^(?P<type>{_NAME})(?::(?:\s|$)|$)"
     r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Error_\w+): |^Exception(?:: |$)|^Value error, "

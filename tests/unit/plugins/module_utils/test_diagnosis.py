@@ -278,6 +278,16 @@ def test_every_cause_says_what_to_do_and_matches_its_own_example(cause):
     assert WORTH.search(cause.example), "the reader of long logs would pass over it"
 
 
+ALONE = [cause for cause in CAUSES if not cause.contexts]
+
+
+@pytest.mark.parametrize("cause", ALONE, ids=lambda cause: cause.title[:40])
+def test_every_cause_is_found_in_a_launch_that_ends_with_its_example(cause):
+    start = "(Worker pid=102) WARNING 03-01 10:00:10 [x.py:1] " if cause.at_warning else ""
+    found = of(f"{HEAD}Traceback (most recent call last):\n{start}{cause.example}\n{WORKER_END}")
+    assert (found.verdict, found.cause_class) == ("cause", cause.cause_class)
+
+
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.title[:40])
 def test_no_other_class_claims_the_example_of_a_cause(cause):
     claimed = classify(cause.example, "WARNING" if cause.at_warning else "ERROR").causes
