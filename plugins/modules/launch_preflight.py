@@ -173,7 +173,7 @@ report:
   description: All findings and what fits, as text for people.
   returned: always
   type: str
-  sample: "on each GPU weights 71.80 GiB of 94.97 GiB, ...: 181760 tokens, largest max-model-len 181760"
+  sample: "What fits: each worker has weights 71.80 GiB of 94.97 GiB, ...: 181760 tokens, largest max-model-len 181760"
 memory:
   description:
     - What fits on one GPU, or for an engine on the CPU into one worker. Empty when it cannot be reckoned, for want of
