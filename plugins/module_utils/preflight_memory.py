@@ -167,6 +167,6 @@ def summary(fit: Fit) -> str:
     memory = f" of {fit.memory_bytes / GIB:.2f} GiB" if fit.memory_bytes else ""
     allowance = f", {fit.allowance_bytes / GIB:.2f} GiB left for the rest (an estimate)" if fit.estimated else ""
     return (
-        f"each worker has {weights}{memory}{allowance}, KV cache {cache.cache_bytes / GIB:.2f} GiB of {cache.token_bytes} "
-        f"bytes per token: {cache.tokens} tokens, largest max-model-len {cache.largest_model_len}"
+        f"each worker has {weights}{memory}{allowance}, KV cache {cache.cache_bytes / GIB:.2f} GiB of "
+        f"{cache.token_bytes} bytes per token: {cache.tokens} tokens, largest max-model-len {cache.largest_model_len}"
     )
