@@ -179,4 +179,5 @@ def replace_status(snapshot: Snapshot, text: str) -> None:
 
 def log(text: str) -> None:
     """Write to the journal or the log file."""
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -185,7 +185,9 @@ class SessionLauncher:
             actions = [(os.POSIX_SPAWN_DUP2, reader, 0), (os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
             environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
             argv = start.argv
-            pid = os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsid=True)
+            pid = os.posix_spawn(  # pylint: disable=ansible-bad-function # it has to outlive the module
+                argv[0], argv, environment, file_actions=actions, setsid=True
+            )
         finally:
             os.close(reader)
             os.close(log)
