@@ -11,7 +11,7 @@ what it answered. Answers beyond the stages are each optional: what a version do
 from __future__ import annotations
 
 PROBE = r"""
-import contextlib, importlib, importlib.abc, importlib.machinery, io, json, os, sys, tempfile
+import contextlib, importlib, importlib.abc, importlib.machinery, inspect, io, json, os, sys, tempfile
 
 answer = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
@@ -145,6 +145,11 @@ def selection(config):
     return selector.AttentionSelectorConfig(**{name: value for name, value in asked.items() if name in fields})
 
 
+def call(function, *values):
+    # Versions differ in how many of these they take: the number of heads came last.
+    return function(*values[: len(inspect.signature(function).parameters)])
+
+
 def objections(backend, asked, capability):
     try:
         return list(backend.validate_configuration(device_capability=capability, **asked._asdict()))
@@ -175,7 +180,7 @@ def ask_attention(config, wanted):
     with set_current_vllm_config(config):
         if capability is None:
             # This platform's selector validates nothing; its backend still says what it takes.
-            path = platform.get_attn_backend_cls(chosen, asked, heads)
+            path = call(platform.get_attn_backend_cls, chosen, asked, heads)
             module, _, name = path.rpartition(".")
             backend = getattr(importlib.import_module(module), name)
             reasons = objections(backend, asked, DeviceCapability(0, 0))
@@ -183,11 +188,11 @@ def ask_attention(config, wanted):
                 reasons = [reason for reason in reasons if reason != "kv_cache_dtype not supported"]
             found.update(validates=False, selected=backend.get_name(), refusing={backend.get_name(): reasons})
             return found
-        valid, invalid = platform.get_valid_backends(capability, asked, heads)
+        valid, invalid = call(platform.get_valid_backends, capability, asked, heads)
         found["accepting"] = [candidate.backend.name for candidate in valid]
         found["refusing"] = {backend.name: list(entry[1]) for backend, entry in invalid.items()}
         try:
-            path = platform.get_attn_backend_cls(chosen, asked, heads)
+            path = call(platform.get_attn_backend_cls, chosen, asked, heads)
             found.update(selected=path.rpartition(".")[2], validates=True)
         except ValueError as error:
             found.update(selected="", validates=True, error=str(error))

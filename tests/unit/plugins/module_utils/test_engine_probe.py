@@ -447,6 +447,13 @@ def test_the_selector_of_a_gpu_says_what_accepts_and_what_refuses(engine):
     assert said["error"] == "No valid attention backend found for ACME 9000"
 
 
+def test_a_selector_that_does_not_ask_for_the_number_of_heads_is_asked_without_it(engine):
+    path = engine.site / "vllm/platforms/__init__.py"
+    path.write_text(path.read_text().replace("asked, heads):", "asked):").replace("asked, heads)[0]", "asked)[0]"))
+    assert engine("{}", DEVICE="gpu").attention["selected"] == "Latent"
+    assert engine("{}").attention["selected"] == "LATENT"
+
+
 def test_an_engine_without_such_a_selector_leaves_the_question_unanswered(engine):
     (engine.site / "vllm/v1/attention/selector.py").unlink()
     answer = engine("{}")
