@@ -17,8 +17,9 @@ import json
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import (
@@ -33,6 +34,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_roots import
 
 MAX_TEXT = 2000
 MAX_CONTEXT = 240
+FIRST_LINES = 64
 WAITS = 3
 # So many lines may follow the last of them, or the engine had gone on.
 AFTER_WAITS = 3
@@ -94,6 +96,17 @@ class _Log:
         self._earlier: Found | None = None
 
     def read(self, lines: Iterable[Line]) -> None:
+        """Take the lines of a log, in their order."""
+        worth = self._telling(lines)
+        first = list(islice(worth, FIRST_LINES))
+        for line in first:
+            # What frames the log has shows only in some of its lines.
+            self._parser.parse(line)
+        for line in chain(first, worth):
+            self._feed(self._parser.parse(line))
+
+    def _telling(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Return the lines that can matter; the others are seen only if they are among the last."""
         in_tail = False
         for line in lines:
             if line.in_tail and not in_tail:
@@ -103,7 +116,7 @@ class _Log:
                 continue
             self.tail.append(line)
             if not in_tail and WORTH.search(line.text):
-                self._feed(self._parser.parse(line))
+                yield line
 
     def _feed(self, line: Line) -> None:
         if self.launch.starts_again(line):

@@ -62,6 +62,12 @@ def test_tracebacks_without_a_prefix_of_the_engine_are_found_inside_a_frame(fram
     assert diagnose(lines_of_text(framed(frame, text))).cause_class == "cuda_oom"
 
 
+def test_a_frame_that_shows_only_further_down_is_taken_off_the_first_lines_too():
+    text = f"{OOM}\n(EngineCore pid=8) ERROR 03-01 10:00:00 [core.py:9] EngineCore failed to start.\n"
+    evidence = diagnose(lines_of_text(framed("<17> node7/engine#3 :: ", text))).evidence[0]
+    assert evidence.line == 1
+
+
 def test_a_frame_is_not_learned_from_a_message_that_quotes_a_traceback():
     parser = LineParser()
     quoting = parser.parse(parse_line(1, "the worker said 'Traceback (most recent call last):"))
