@@ -12,6 +12,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import stat
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+CONNECT_SECONDS = 0.5
 MAX_KEY_BYTES = 4096
 
 
@@ -38,6 +40,16 @@ class EngineApi:
         self._host = host
         self._port = port
         self._api_key = api_key
+
+    def refuses(self) -> bool:
+        """Whether nobody listens: far cheaper to learn than who does."""
+        try:
+            socket.create_connection((self._host, self._port), CONNECT_SECONDS).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def get(self, path: str, timeout_seconds: float) -> Answer:
         """GET ``path``; a connection that fails is an answer with status 0, no exception."""

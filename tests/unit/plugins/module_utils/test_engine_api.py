@@ -139,3 +139,12 @@ def test_a_key_file_that_is_absent_or_no_file_is_refused(tmp_path):
         read_api_key(str(tmp_path))
     with pytest.raises(InvalidInputError, match="not a regular file"):
         read_api_key("/dev/null")
+
+
+def test_a_port_without_a_listener_refuses_and_one_with_a_listener_does_not():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        api = EngineApi("127.0.0.1", listening.getsockname()[1])
+        assert api.refuses()
+        listening.listen()
+        assert not api.refuses()
