@@ -22,10 +22,11 @@ from pytest_ansible.host_manager.utils import get_host_manager
 from pytest_ansible.module_dispatcher.v213 import ModuleDispatcherV213
 
 ROOT = Path(__file__).parents[2]
-DIRECTORY = ROOT / ".cache/rig/integration"
+NAME = os.environ.get("MOLECULE_SCENARIO_NAME", "integration")  # two sessions at a time need two
+DIRECTORY = ROOT / ".cache/rig" / NAME
 INVENTORY = ROOT / "tests/integration/inventory"
 HOST = "integration-1"
-SETTINGS = {"RIG_DIRECTORY": str(DIRECTORY), "MOLECULE_SCENARIO_NAME": "integration"}
+SETTINGS = {"RIG_DIRECTORY": str(DIRECTORY), "MOLECULE_SCENARIO_NAME": NAME}
 
 
 class Dispatcher(ModuleDispatcherV213):
@@ -75,22 +76,24 @@ def play(playbook: str, *arguments: str) -> Played:
 
 
 @contextlib.contextmanager
-def controller(playbook: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def controller(playbook: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """ansible-playbook in a session of its own, all killed at the end, as if its machine was lost."""
     process = subprocess.Popen(
         command(playbook, *arguments),
         cwd=ROOT,
         env=environment(),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         start_new_session=True,
     )
-    try:
-        yield process
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 class Host:

@@ -44,7 +44,8 @@ def test_check_mode_says_what_the_first_run_does(present):
 def test_the_first_run_fetches_every_file_with_its_owner_and_mode(host, present):
     snapshot = present["first"]["path"]
     assert snapshot == f"/srv/llm/store/rehearsal--tiny-kimi-k2.5-nvfp4/{host.commits[KIMI]}"
-    listing = host.run(f"find {snapshot} -type f -not -path '*/.llmops/*' -printf '%f %u %g %m\\n'").splitlines()
+    own = "-not -path '*/.llmops/*' -not -path '*/.cache/*'"
+    listing = host.run(f"find {snapshot} -type f {own} -printf '%f %u %g %m\\n'").splitlines()
     assert len(listing) == present["first"]["files"]
     assert {line.split(" ", 1)[1] for line in listing} == {"root vllm 640"}
     assert host.run(f"find {snapshot}/.llmops/partial -type f", check=False) == ""
@@ -61,7 +62,9 @@ def test_a_flipped_byte_is_found_and_that_file_alone_is_fetched_again(host, pres
     flip = "f.seek(4000); b = f.read(1)[0]; f.seek(4000); f.write(bytes([b ^ 1]))"
     host.run(f"python3 -c \"f = open('{path}', 'r+b'); {flip}\"")
     assert host.run(f"sha256sum < {path}") != before
-    repaired = shards(host, state="verified")
+    found = shards(host, state="verified")
+    assert found["failed"] and SHARD in found["msg"] and host.run(f"sha256sum < {path}") != before
+    repaired = shards(host, verify="full")
     assert repaired["changed"] and repaired["damaged"] == [SHARD]
     assert repaired["fetched_bytes"] == int(host.run(f"stat -c %s {path}"))
     assert host.run(f"sha256sum < {path}") == before
