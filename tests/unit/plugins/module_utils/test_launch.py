@@ -53,10 +53,10 @@ def test_whole_graphs_are_the_default_and_are_left_out_when_told(arguments, full
 
 
 def test_what_is_not_given_has_the_engines_and_systemds_defaults():
-    launch = Launch()
+    launch = Launch(runtime=Runtime("/r"))
     assert (launch.utilisation, launch.path, launch.text("moe-backend"), launch.is_set("enforce-eager")) == (
         0.9,
-        UNIT_PATH,
+        f"/r/bin:{UNIT_PATH}",
         "",
         False,
     )
