@@ -50,7 +50,10 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 def family(pid: int) -> list[int]:
     """The process `pid` and its descendants, as far as they are there now."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        # each thread has the children that it started
+        children = [
+            child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+        ]
     except OSError:
         return [pid]
     return [pid, *(member for child in children for member in family(int(child)))]
