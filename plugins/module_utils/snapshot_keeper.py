@@ -204,7 +204,7 @@ class SnapshotKeeper:
             todo = self._applied(todo, pruning)
         self._remove(pruning.superfluous())
         with suppress(OSError):
-            mark_wanted(snapshot)
+            mark_wanted(snapshot, self._clock())
         return self._outcome(todo)
 
     def _predicted(self, todo: Plan, pruning: Pruning) -> Outcome:

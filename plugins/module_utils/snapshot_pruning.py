@@ -16,6 +16,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_removal impor
 from ansible_collections.llmops.vllm.plugins.module_utils.store import NoRoomError, Snapshot
 from ansible_collections.llmops.vllm.plugins.module_utils.store_inventory import snapshots_in
 
+_MARK_SECONDS = 3600
+
 
 @dataclass(frozen=True)
 class PrunePolicy:
@@ -80,9 +82,13 @@ class Pruning:
         return sorted(found, key=lambda todo: _wanted_seconds(todo.snapshot))
 
 
-def mark_wanted(snapshot: Snapshot) -> None:
-    """Note that a run has just wanted ``snapshot``."""
-    os.utime(snapshot.manifest, follow_symlinks=False)
+def mark_wanted(snapshot: Snapshot, now: float) -> None:
+    """Note that a run wanted ``snapshot`` at ``now``, seconds since the epoch.
+
+    As with relatime (mount(8)), a mark that is an hour young is good enough: a run that changes nothing writes nothing.
+    """
+    if now - _wanted_seconds(snapshot) >= _MARK_SECONDS:
+        os.utime(snapshot.manifest, (now, now), follow_symlinks=False)
 
 
 def remove_all(

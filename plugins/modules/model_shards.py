@@ -221,7 +221,9 @@ options:
         type: int
         required: true
       min_age_seconds:
-        description: Seconds for which a snapshot must not have been wanted before it is removed.
+        description:
+          - Seconds for which a snapshot must not have been wanted before it is removed. When it was wanted is known to
+            the hour.
         type: int
         default: 0
   make_room:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,14 @@ def test_what_is_linked_locked_or_young_stays(run: Any, old: list[Path], tmp_pat
 def test_being_wanted_again_makes_a_snapshot_young(run: Any, old: list[Path]) -> None:
     assert not run(revision=OLD[0], exclude=["model-0000[23]*"])["changed"]
     assert removed(run(revision=COMMIT, prune={"keep": 1})) == OLD[1:]
+
+
+def test_being_wanted_within_the_hour_writes_nothing(run: Any, old: list[Path]) -> None:
+    mark = old[0] / ".llmops" / "manifest.json"
+    seconds = time.time() - 3000
+    os.utime(mark, (seconds, seconds))
+    assert not run(revision=OLD[0], exclude=["model-0000[23]*"])["changed"]
+    assert mark.stat().st_mtime == pytest.approx(seconds, abs=1)
 
 
 def test_a_run_without_a_policy_removes_nothing(run: Any, old: list[Path]) -> None:
