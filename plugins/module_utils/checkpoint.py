@@ -180,8 +180,8 @@ def _lost_partners(tensors: Mapping[str, Tensor], text: Mapping[str, Any]) -> It
         "q_proj": bool(text.get("kv_lora_rank")) or _shares_keys(text),
     }
     for name in tensors:
-        base, _, suffix = name.rpartition(".")
-        parent, _, part = base.rpartition(".")
+        base, _dot, suffix = name.rpartition(".")
+        parent, _dot, part = base.rpartition(".")
         group = _PART_OF.get(part, ())
         if not group or suffix not in FUSED_SUFFIXES or unfused.get(group[0]):
             continue
@@ -273,7 +273,7 @@ def _odd_layers(tensors: Mapping[str, Tensor]) -> Iterator[Problem]:
         if tail.endswith(".weight") and (tail.startswith("self_attn.") or "norm" in tail):
             holders[tail].add(number)
     odd = [
-        f"layer {next(iter(layers - numbers))} has no {tail}"
+        f"layer {min(layers - numbers)} has no {tail}"
         for tail, numbers in sorted(holders.items())
         if len(layers) > 3 and len(layers - numbers) == 1
     ]

@@ -138,7 +138,7 @@ def _pool(groups: list[LayerGroup], limits: Limits) -> tuple[int, list[LayerGrou
     share = min(group.layers for group in groups)
     if max(group.layers for group in groups) < share * 1.25:
         share = max(group.layers for group in groups)  # nearly alike: vLLM pads instead of splitting
-    tables = [group for group in groups for _ in range(-(-group.layers // share))]
+    tables = [group for group in groups for _table in range(-(-group.layers // share))]
     return limits.block_size * max(group.token_bytes for group in groups) * share, tables
 
 

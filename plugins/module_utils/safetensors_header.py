@@ -115,7 +115,7 @@ def _place(name: str, entry: Any) -> tuple[int, int]:
         begin, end = entry["data_offsets"]
         shape = entry["shape"]
         numbers = [begin, end, *shape]
-        whole = all(type(number) is int and number >= 0 for number in numbers)
+        whole = all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers)
         if whole and isinstance(shape, list) and isinstance(entry["dtype"], str) and begin <= end:
             return begin, end
     except (KeyError, TypeError, ValueError):

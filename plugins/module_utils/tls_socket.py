@@ -170,7 +170,7 @@ class TlsSocket:
                 return result
 
     def _send_pending(self) -> None:
-        if self._outgoing.pending:
+        if self._outgoing.pending > 0:
             self._socket.sendall(self._outgoing.read())
 
     def _receive(self, scratch: memoryview) -> None:

@@ -28,7 +28,8 @@ SMALL_SHARD_BYTES = 12_345  # where no content is at stake
 
 # A module run as AnsiballZ runs it, in a process of its own.
 _MODULE = """
-import json, sys
+import json, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored by all children of nohup
 exec(sys.argv[3])
 sys.path[:0] = json.loads(sys.argv[1])
 from ansible.module_utils.testing import patch_module_args
