@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run these steps (shell patterns)")
     parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="leave these out (shell patterns)")
     parser.add_argument("--no-hosts", action="store_true", help="leave out what needs test hosts")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="scenarios at a time (default 2)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="scenarios at a time (default 1)")
     arguments = parser.parse_args()
     found = Steps(ROOT)
     steps = select(found.all(), arguments.only, arguments.skip)
