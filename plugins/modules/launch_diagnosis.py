@@ -19,13 +19,7 @@ description:
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
-attributes:
-  check_mode:
-    support: full
-    details: This module never changes anything.
-  diff_mode:
-    support: N/A
-    details: This module never changes anything.
+  - llmops.vllm.attributes.info_module
 options:
   unit:
     description:
