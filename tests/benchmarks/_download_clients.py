@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from _download_server import Repository, Server
+from _peers import MissingPeerError, programs_of
 
 ROOT = Path(__file__).parents[2]
-UV = ROOT / ".cache/uv-venv/bin/uv"  # made by tests/tools/bootstrap.sh
 PARALLEL = 8
 HF_ENVIRONMENT = {
     "HF_HUB_DISABLE_UPDATE_CHECK": "1",
@@ -129,32 +127,12 @@ def curl_command(job: Job) -> Command:
     return ["curl", *options, "--config", str(job.scratch / "list")], {}
 
 
-def environment_of(requirements: Path, folder: Path) -> tuple[Path, str]:
-    """Make the environment of one `hf`; return its program, or why there is none."""
-    program = folder / "bin/hf"
-    stamp = folder / ".requirements"
-    if stamp.exists() and stamp.read_text() == requirements.read_text():
-        return program, ""
-    if not UV.exists():
-        return program, "the installer is missing: run `make env`"
-    make = [str(UV), "venv", "--quiet", "--clear", "--no-python-downloads", "--python", sys.executable, str(folder)]
-    fill = [str(UV), "pip", "sync", "--quiet", "--require-hashes", "--only-binary", ":all:"]
-    fill += ["--python", str(folder / "bin/python"), str(requirements)]
-    for command in (make, fill):
-        done = subprocess.run(
-            command, env={**os.environ, "UV_SYSTEM_CERTS": "true"}, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            return program, f"it cannot be installed: {done.stderr.strip().splitlines()[-1]}"
-    stamp.write_text(requirements.read_text())
-    return program, ""
-
-
-def hf_client(name: str, requirements: str) -> Client:
-    """One version of `hf`."""
-    path = Path(__file__).parent / "peers" / requirements
-    program, absent = environment_of(path, ROOT / ".cache/bench" / path.stem)
-    return Client(name, hf_command(program), absent=absent)
+def hf_client(name: str, environment: str) -> Client:
+    """One version of `hf`, or why there is none."""
+    try:
+        return Client(name, hf_command(programs_of(environment) / "hf"))
+    except MissingPeerError as error:
+        return Client(name, hf_command(Path("hf")), absent=str(error))
 
 
 def tool_client(name: str, program: str, command: Callable[[Job], Command], verifies: bool = False) -> Client:
@@ -167,8 +145,8 @@ def all_clients() -> list[Client]:
     """Ours first, then the peers."""
     return [
         Client("model_shards", module_command, verifies=True),
-        hf_client("hf current", "hf-current.lock"),
-        hf_client("hf 0.36", "hf-0.36.lock"),
+        hf_client("hf current", "hf"),
+        hf_client("hf 0.36", "hf-0.36"),
         tool_client("aria2 + checksum", "aria2c", aria2_command, verifies=True),
         tool_client("rclone", "rclone", rclone_command),
         tool_client("curl --parallel", "curl", curl_command),

@@ -29,13 +29,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Callable
 
-ROOT = Path(__file__).parents[2]
+from _peers import MissingPeerError, programs_of
+
 HERE = Path(__file__).parent
-PSUTIL = "psutil==7.2.2"
 RUNS, OTHERS, FEW, FILES = 3, 5000, 500, 50
 TO_END, HOLDERS, OBJECTS, USED = 1000, 8, 2000, 20
 OWNER = str(os.getuid())
@@ -181,22 +181,10 @@ def prepare() -> tuple[bool, bool, str]:
     for program, package in (("fuser", "psmisc"), ("lsof", "lsof")):
         if not shutil.which(program) and os.getuid() == 0 and shutil.which("apt-get"):
             subprocess.run(["apt-get", "install", "--yes", "--quiet=2", package], stdout=sys.stderr, check=False)
-    environment, uv = ROOT / ".cache/bench-psutil", ROOT / ".cache/uv-venv/bin/uv"
-    python = environment / "bin/python"
-    if not python.exists() and uv.exists():
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=False)
-    there = (
-        subprocess.run([python, "-c", "import psutil"], stderr=subprocess.DEVNULL, check=False)
-        if python.exists()
-        else None
-    )
-    if there is not None and there.returncode != 0:
-        there = subprocess.run([uv, "pip", "install", "--quiet", "--python", python, PSUTIL], check=False)
-    return (
-        bool(shutil.which("fuser")),
-        bool(shutil.which("lsof")),
-        str(python) if there is not None and there.returncode == 0 else "",
-    )
+    python = ""
+    with suppress(MissingPeerError):
+        python = str(programs_of("psutil") / "python")
+    return bool(shutil.which("fuser")), bool(shutil.which("lsof")), python
 
 
 def peers(holders: Crowd) -> dict[str, dict[str, float]]:

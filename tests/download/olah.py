@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ansible_collections.llmops.vllm.tests.download.clients import programs_of
+from ansible_collections.llmops.vllm.tests.benchmarks._peers import programs_of
 from ansible_collections.llmops.vllm.tests.unit.hub_server import REPO, sha256_of
 
 
