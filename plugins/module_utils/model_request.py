@@ -30,7 +30,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import ch
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Sample, Wish
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Outcome, SnapshotKeeper
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_pruning import PrunePolicy
-from ansible_collections.llmops.vllm.plugins.module_utils.sources import parse_sources, shares_bytes
+from ansible_collections.llmops.vllm.plugins.module_utils.sources import SourceSpec, parse_sources, shares_bytes
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress
 
@@ -67,7 +67,8 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
     _check_numbers(params)
     revision = check_revision(params["revision"])
     attributes = _attributes(params, around)
-    keeper = _keeper(params, attributes, around)
+    sources = parse_sources(params["sources"])
+    keeper = _keeper(params, attributes, sources, around)
     if params["state"] == "absent":
         return keeper.absent(revision, _releases(params))
     verify = params["verify"] or ("full" if params["state"] == "verified" else "stat")
@@ -80,7 +81,7 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
         reserve_bytes=params["reserve_bytes"],
         workers=params["workers"],
         publish=params["publish_blobs"],
-        linked=shares_bytes(parse_sources(params["sources"])),
+        linked=shares_bytes(sources),
     )
     if params["state"] == "verified":
         return keeper.verified(revision, wish, postpone=around.postpone)
@@ -137,7 +138,9 @@ def _attributes(params: Mapping[str, Any], around: Surroundings) -> Attributes:
     )
 
 
-def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundings) -> SnapshotKeeper:
+def _keeper(
+    params: Mapping[str, Any], attributes: Attributes, sources: tuple[SourceSpec, ...], around: Surroundings
+) -> SnapshotKeeper:
     repo = check_repo(params["repo"])
     endpoint = check_endpoint(params["endpoint"])
     policy = RetryPolicy(params["retries"], sleep=around.stop.wait, jitter=random.random)
@@ -169,7 +172,7 @@ def _keeper(params: Mapping[str, Any], attributes: Attributes, around: Surroundi
         sleep=time.sleep,
         monotonic=time.monotonic,
         progress=around.progress,
-        sources=parse_sources(params["sources"]),
+        sources=sources,
         host=socket.gethostname(),
         prune=_prune_policy(params),
         given=read_listing(params["manifest"], repo) if params["manifest"] else None,
