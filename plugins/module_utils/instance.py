@@ -4,7 +4,9 @@
 """An instance as it lies on the disk: its releases, which one is current, and what their receipts say.
 
 Layout: ``<root>/instances/<instance>/{current,previous}`` are links into ``<root>/releases/<instance>/<release-id>/``,
-where ``release.json`` is the receipt of the launch that proved (or did not prove) the release. Nothing is written here.
+where ``release.json`` is the receipt of the launch that proved (or did not prove) the release. Next to ``current`` lies
+the link ``proven``, the last release that proved itself, and, while a rollout is under way or after one was
+interrupted, ``intent.json``: what it wanted. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
@@ -43,6 +45,26 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Intent:
+    """A rollout that has begun and has not ended: from which release (empty: none) to which.
+
+    ``step`` is ``intended`` while ``current`` still is the old release, and ``switched`` afterwards; ``since`` is UTC.
+    """
+
+    run_id: str
+    holder: str
+    action: str
+    source: str
+    target: str
+    step: str
+    since: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values for a module's result and for the file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Instance:
     """What lies on the disk of one instance; ``warnings`` name what could not be understood."""
 
@@ -52,6 +74,16 @@ class Instance:
     previous: Release | None
     releases: tuple[Release, ...]
     warnings: tuple[str, ...] = field(default=())
+    linked_proven: Release | None = None
+    intent: Intent | None = None
+
+    @property
+    def last_proven(self) -> Release | None:
+        """The release to go back to: the last one that proved itself, as far as its receipt still says so."""
+        for release in (self.linked_proven, self.current):
+            if release is not None and release.proven:
+                return release
+        return None
 
 
 def check_instance_name(name: str) -> str:
@@ -101,6 +133,19 @@ def _linked(link: str, releases: str, warnings: list[str]) -> Release | None:
     return Release(release_id, path, _receipt(path, warnings) if release_id else None, linked)
 
 
+def _intent(path: str, warnings: list[str]) -> Intent | None:
+    try:
+        with open(path, "rb") as handle:
+            return Intent(**json.loads(handle.read(MAX_RECEIPT_BYTES)))
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        warnings.append(f"{path} cannot be read: {exc.strerror}.")
+    except (ValueError, TypeError):
+        warnings.append(f"{path} is no intent of a rollout; the next rollout replaces it.")
+    return Intent("", "", "", "", "", "", "")
+
+
 def _on_disk(releases: str, warnings: list[str]) -> tuple[Release, ...]:
     try:
         names = sorted(entry.name for entry in os.scandir(releases) if entry.is_dir(follow_symlinks=False))
@@ -123,9 +168,12 @@ def read_instance(root: str, name: str) -> Instance:
     warnings: list[str] = []
     current = _linked(os.path.join(directory, "current"), releases, warnings)
     previous = _linked(os.path.join(directory, "previous"), releases, warnings)
+    proven = _linked(os.path.join(directory, "proven"), releases, warnings)
+    intent = _intent(os.path.join(directory, "intent.json"), warnings)
     found = _on_disk(releases, warnings)
     unique = tuple(dict.fromkeys(warnings))
-    return Instance(name, os.path.isdir(directory) or bool(found), current, previous, found, unique)
+    exists = os.path.isdir(directory) or bool(found)
+    return Instance(name, exists, current, previous, found, unique, proven, intent)
 
 
 def runs_current(instance: Instance, unit: UnitState, started_seconds: float) -> bool:
@@ -135,9 +183,9 @@ def runs_current(instance: Instance, unit: UnitState, started_seconds: float) ->
     made: a restart by systemd or a reboot of a proven release is a launch of the same content.
     """
     current = instance.current
-    if current is None or current.receipt is None or not unit.invocation_id:
+    if current is None or not unit.invocation_id:
         return False
-    same = current.receipt.get("invocation_id") == unit.invocation_id
+    same = (current.receipt or {}).get("invocation_id") == unit.invocation_id
     return same or (started_seconds > 0 and started_seconds >= current.linked_seconds)
 
 

@@ -28,10 +28,16 @@ options:
   unit:
     description: Full name of the systemd unit. The default is C(vllm@INSTANCE.service).
     type: str
+  run_path:
+    description: Directory for locks, see M(llmops.vllm.deploy_lock).
+    type: path
+    default: /run/llmops-vllm
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:
   - module: llmops.vllm.launch_gate
+  - module: llmops.vllm.deploy_lock
+  - module: llmops.vllm.release_switch
 """
 
 EXAMPLES = r"""
@@ -92,6 +98,101 @@ previous:
       returned: always
       type: dict
       sample: {"outcome": "proven", "invocation_id": "fedcba9876543210fedcba9876543210"}
+last_proven:
+  description: The last release that has proved itself, which is the one to go back to, or V(null).
+  returned: success
+  type: dict
+  contains:
+    release_id:
+      description: Identifier of the release; empty when the link leads out of the instance's releases.
+      returned: always
+      type: str
+      sample: 8d01b6c04e17
+    path:
+      description: Directory of the release.
+      returned: always
+      type: str
+      sample: /srv/llm/releases/kimi/8d01b6c04e17
+    receipt:
+      description: The content of C(release.json), or V(null).
+      returned: always
+      type: dict
+      sample: {"outcome": "proven", "invocation_id": "fedcba9876543210fedcba9876543210"}
+intent:
+  description: A rollout that has begun and not ended, or V(null). Without RV(lock) it was interrupted.
+  returned: success
+  type: dict
+  contains:
+    run_id:
+      description: Identifier of its run.
+      returned: always
+      type: str
+      sample: 5f0c1b7a9d3e
+    holder:
+      description: Who started the run, and where.
+      returned: always
+      type: str
+      sample: ops@controller-1
+    action:
+      description: What the rollout is.
+      returned: always
+      type: str
+      sample: deploy
+    source:
+      description: The release that was proven when it began, or an empty string.
+      returned: always
+      type: str
+      sample: 8d01b6c04e17
+    target:
+      description: The release that it was to put in place.
+      returned: always
+      type: str
+      sample: 3f7a9c1e22b4
+    step:
+      description: V(intended) before C(current) was moved, V(switched) afterwards.
+      returned: always
+      type: str
+      sample: switched
+    since:
+      description: When this step began (UTC).
+      returned: always
+      type: str
+      sample: "2026-03-01T10:00:00Z"
+lock:
+  description: The run that may change the instance, see M(llmops.vllm.deploy_lock), or V(null).
+  returned: success
+  type: dict
+  contains:
+    run_id:
+      description: Identifier of the run; empty for a lock that makes no sense.
+      returned: always
+      type: str
+      sample: 5f0c1b7a9d3e
+    holder:
+      description: Who started the run, and where.
+      returned: always
+      type: str
+      sample: ops@controller-1
+    why:
+      description: What the run is doing.
+      returned: always
+      type: str
+      sample: deploy 3f7a9c1e22b4
+    since:
+      description: When it took the lock (UTC).
+      returned: always
+      type: str
+      sample: "2026-03-01T10:00:00Z"
+    renewed_seconds:
+      description: When it last showed itself, in seconds of the host's CLOCK_MONOTONIC.
+      returned: always
+      type: float
+      sample: 5123.4
+    process:
+      description: The run's process on its controller.
+      returned: always
+      type: dict
+      sample: {"host": "controller-1", "pid": 4711}
 releases:
   description: Every release on the disk, by identifier.
   returned: success
@@ -123,6 +224,11 @@ proven:
     - Whether the current release is proven and the unit serves a launch of it.
     - Such a launch is the one in the receipt, or one that began after the link C(current) was made (a restart or a
       reboot).
+  returned: success
+  type: bool
+  sample: true
+runs_current:
+  description: Whether the launch that the unit is at, proven or not, is one of the current release.
   returned: success
   type: bool
   sample: true
@@ -221,8 +327,14 @@ unit:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import RUN_PATH, read_lock
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.instance import Release, is_proven, read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import (
+    Release,
+    is_proven,
+    read_instance,
+    runs_current,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState, run_command, show_unit
 
 
@@ -245,12 +357,14 @@ def main() -> None:
             "instance": {"type": "str", "required": True},
             "root": {"type": "path", "default": "/srv/llm"},
             "unit": {"type": "str"},
+            "run_path": {"type": "path", "default": RUN_PATH},
         },
         supports_check_mode=True,
     )
     name = module.params["instance"]
     try:
         instance = read_instance(module.params["root"], name)
+        lock = read_lock(name, module.params["run_path"])
         unit = show_unit(run_command, module.params["unit"] or f"vllm@{name}.service")
     except LlmopsError as exc:
         module.fail_json(msg=exc.message, **exc.details)
@@ -261,10 +375,14 @@ def main() -> None:
         exists=instance.exists,
         current=as_result(instance.current),
         previous=as_result(instance.previous),
+        last_proven=as_result(instance.last_proven),
+        intent=instance.intent and instance.intent.as_dict(),
+        lock=lock and lock.as_dict(),
         releases=[{"release_id": release.release_id, "proven": release.proven} for release in instance.releases],
         proven_release=instance.current is not None and instance.current.proven,
         serving=unit.serving,
         proven=is_proven(instance, unit, started_at(unit)),
+        runs_current=runs_current(instance, unit, started_at(unit)),
         unit=unit.as_dict(),
     )
 

@@ -1,0 +1,149 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: release_switch
+short_description: Take an instance from one release to another in steps that an interruption cannot tear
+version_added: 0.1.0
+description:
+  - Moves the links C(current), C(proven) and C(previous) of an instance, installs the unit files of a release, and
+    keeps the record of what a rollout intends. Every file and link is made aside, synced and renamed.
+  - When the host goes down in the middle, the record lets it put the proven release back at its next boot, and the next
+    run go on or back.
+  - Starts and stops nothing.
+extends_documentation_fragment:
+  - llmops.vllm.attributes
+  - llmops.vllm.attributes.actiongroup_vllm
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+options:
+  instance:
+    description: Name of the instance, such as V(kimi).
+    type: str
+    required: true
+  state:
+    description:
+      - V(intended) records that O(release) is to take over, and which release is proven. Nothing else moves.
+      - V(switched) makes O(release) the current one and installs its unit files.
+      - V(proven) makes O(release) the one to go back to, the one before it C(previous), and removes the record.
+      - V(settled) removes the record. Nothing else moves.
+    type: str
+    choices: [intended, switched, proven, settled]
+    required: true
+  release:
+    description: Identifier of the release. Required but for O(state=settled).
+    type: str
+    default: ""
+  action:
+    description: What the rollout is, for the record.
+    type: str
+    default: deploy
+  run_id:
+    description:
+      - Identifier of the run, which has to hold the lock of the instance, see M(llmops.vllm.deploy_lock).
+      - Without it no lock is asked for.
+    type: str
+    default: ""
+  holder:
+    description: Who started the run, and where.
+    type: str
+    default: ""
+  root:
+    description: Directory that holds C(instances/) and C(releases/).
+    type: path
+    default: /srv/llm
+  run_path:
+    description: Directory for locks and marks, on a file system that a boot empties.
+    type: path
+    default: /run/llmops-vllm
+  unit_path:
+    description: Directory of the unit files.
+    type: path
+    default: /etc/systemd/system
+author:
+  - llmops.vllm maintainers (@llmops)
+seealso:
+  - module: llmops.vllm.deploy_lock
+  - module: llmops.vllm.vllm_instance_info
+"""
+
+EXAMPLES = r"""
+- name: Make a release the current one
+  llmops.vllm.release_switch:
+    instance: kimi
+    release: 3f7a9c1e22b4
+    state: switched
+    run_id: "{{ lock.run.id }}"
+"""
+
+RETURN = r"""
+paths:
+  description: The files and links that change, in order.
+  returned: success
+  type: list
+  elements: str
+  sample: [/run/llmops-vllm/kimi.rollout, /srv/llm/instances/kimi/intent.json, /srv/llm/instances/kimi/current]
+"""
+
+import time
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import RUN_PATH, held_by
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import Intent, read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.release_switch import STATES, Place, SwitchPlan, plan_switch
+
+ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
+    "instance": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": list(STATES), "required": True},
+    "release": {"type": "str", "default": ""},
+    "action": {"type": "str", "default": "deploy"},
+    "run_id": {"type": "str", "default": ""},
+    "holder": {"type": "str", "default": ""},
+    "root": {"type": "path", "default": "/srv/llm"},
+    "run_path": {"type": "path", "default": RUN_PATH},
+    "unit_path": {"type": "path", "default": "/etc/systemd/system"},
+}
+
+
+def plan_step(params: dict[str, Any]) -> SwitchPlan:
+    """Plan the step that the parameters ask for. Raises LlmopsError."""
+    if params["run_id"]:
+        held_by(params["run_id"], params["instance"], params["run_path"])
+    place = Place(params["instance"], params["root"], params["run_path"], params["unit_path"])
+    now = read_instance(params["root"], params["instance"])
+    intent = Intent(
+        run_id=params["run_id"],
+        holder=params["holder"],
+        action=params["action"],
+        source="",
+        target=params["release"],
+        step="",
+        since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+    return plan_switch(place, now, params["state"], intent)
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        plan = plan_step(module.params)
+        diff = plan.differences().as_diff()
+        if not module.check_mode:
+            plan.apply()
+    except LlmopsError as exc:
+        module.fail_json(msg=exc.message, **exc.details)
+    module.exit_json(changed=plan.changed, diff=diff, paths=[step.path for step in plan.steps])
+
+
+if __name__ == "__main__":
+    main()
