@@ -8,10 +8,6 @@ from ansible_collections.llmops.vllm.plugins.plugin_utils import progress_line
 
 LOCK = {"run_id": "a", "holder": "x@y", "why": "z", "since": "t", "process": {}}
 HELD = {"failed": True, "msg": "locked", "lock": LOCK}
-    "failed": True,
-    "msg": "locked",
-    "lock": {"run_id": "a", "holder": "x@y", "why": "z", "since": "t", "process": {}},
-}
 FREE = {"changed": True, "lock": {"run_id": "me"}}
 
 
