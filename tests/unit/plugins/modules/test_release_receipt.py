@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.modules import audit_record, release_receipt
@@ -17,7 +18,7 @@ def root(tmp_path):
 def test_a_receipt_is_kept_in_three_places(run_module, root):
     result = run_module(release_receipt, instance="kimi", receipt=RECEIPT, root=str(root))
     assert result["changed"] is True and len(result["paths"]) == 2
-    texts = [json.loads(open(path).read()) for path in result["paths"]]
+    texts = [json.loads(Path(path).read_text()) for path in result["paths"]]
     assert texts[0] == texts[1] and texts[0]["canaries"] == RECEIPT["canaries"]
     assert json.loads((root / "audit.jsonl").read_text())["release"] == "aaa"
 
