@@ -82,7 +82,8 @@ def plan_receipt(
 def evidence_of(directory: str, proc: str = "/proc") -> dict[str, Any]:
     """Return what the host knows about the release in ``directory``: digests, versions and the driver."""
     with as_sentence("read a file of the release"):
-        unit = [found(os.path.join(directory, name)) for name in ("vllm@.service", "instance.conf")]
+        names = sorted(name for name in os.listdir(directory) if name.endswith("@.service"))
+        unit = [found(os.path.join(directory, name)) for name in (*names, "instance.conf")]
         driver = found(os.path.join(proc, "driver/nvidia/version"))
     runtime = read_runtime(os.path.realpath(os.path.join(directory, "runtime")))
     manifest = _manifest_of(os.path.join(directory, "model"))

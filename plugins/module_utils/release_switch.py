@@ -108,13 +108,22 @@ def _intended(place: Place, now: Instance, intent: Intent) -> list[Step]:
 def _switched(place: Place, now: Instance, intent: Intent) -> list[Step]:
     source = now.intent.source if now.intent else ""
     target = place.release(intent.target)
-    unit_settings = os.path.join(place.unit_path, f"vllm@{place.instance}.service.d", "release.conf")
     return [
         Step(place.mark, content=f"{intent.run_id}\n".encode()),
         _written(place, now, replace(intent, source=source, step="switched")),
         Step(place.link("current"), link=target),
-        Step(os.path.join(place.unit_path, "vllm@.service"), content=_read(os.path.join(target, "vllm@.service"))),
-        Step(unit_settings, content=_read(os.path.join(target, "instance.conf"))),
+        *_unit_files(place, target),
+    ]
+
+
+def _unit_files(place: Place, release: str) -> list[Step]:
+    """Return the installation of all template units of a release, and of the instance's settings."""
+    with as_sentence("list the files of the release"):
+        names = sorted({"vllm@.service", *(name for name in os.listdir(release) if name.endswith("@.service"))})
+    settings = os.path.join(place.unit_path, f"vllm@{place.instance}.service.d", "release.conf")
+    return [
+        *(Step(os.path.join(place.unit_path, name), content=_read(os.path.join(release, name))) for name in names),
+        Step(settings, content=_read(os.path.join(release, "instance.conf"))),
     ]
 
 

@@ -37,7 +37,9 @@ if [ "$(readlink "$home/current" || true)" != "$proven" ]; then
   ln -s "$proven" "$home/.current.new"
   mv -fT "$home/.current.new" "$home/current"
 fi
-install_file "$proven/vllm@.service" "$unit_path/vllm@.service"
+for unit in "$proven"/*@.service; do
+  install_file "$unit" "$unit_path/${unit##*/}"
+done
 install_file "$proven/instance.conf" "$unit_path/vllm@$instance.service.d/release.conf"
 sync "$home" "$unit_path"
 [ -z "$reload" ] || systemctl daemon-reload

@@ -78,8 +78,10 @@ def test_an_unproven_release_gives_way_to_the_proven_one_with_its_unit(host):
     host.link("proven", "old")
     host.install("new")
     host.interrupt()
+    (host.root / "releases/kimi/old/vllm-beat@.service").write_text("beat")
     done = host.start()
     assert done.returncode == 0 and "proven release old" in done.stdout
+    assert (host.units / "vllm-beat@.service").read_text() == "beat"
     assert host.current() == "old" and not (host.home / "intent.json").exists()
     assert (host.units / "vllm@.service").read_text() == "unit of old"
     assert (host.units / "vllm@kimi.service.d/release.conf").read_text() == "settings of old"

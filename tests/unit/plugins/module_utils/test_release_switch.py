@@ -171,6 +171,13 @@ def test_every_cut_leaves_links_that_lead_to_whole_releases_and_a_way_back(host,
     assert not host.plan(state).changed
 
 
+def test_further_units_of_a_release_are_installed_as_well(host):
+    (host.root / "releases/kimi/new/vllm-beat@.service").write_text("beat")
+    host.step("intended")
+    host.step("switched")
+    assert (host.units / "vllm-beat@.service").read_text() == "beat"
+
+
 def test_nothing_is_left_aside(host):
     host.deploy("old")
     host.deploy("new")
