@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils import shares
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import CgroupLayout
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs, Wanted, redacted
@@ -26,7 +29,7 @@ class Tree:
         directory = self.root / str(pid)
         (directory / "fd").mkdir(parents=True)
         fields = ["S", ppid, pid, pid, 0, -1, flags, *[0] * 10, 3, 0, 4711, *[0] * 30]
-        (directory / "stat").write_text(f"{pid} ({comm}) " + " ".join(map(str, fields)) + "\n", encoding="utf-8")
+        (directory / "stat").write_bytes(os.fsencode(f"{pid} ({comm}) " + " ".join(map(str, fields)) + "\n"))
         (directory / "cgroup").write_text(cgroup, encoding="utf-8")
         (directory / "status").write_text("Name:\tx\nUid:\t5\t6\t7\t8\nGid:\t0\t0\t0\t0\n", encoding="utf-8")
         (directory / "cmdline").write_bytes(b"vllm\0serve\0/model\0")
@@ -58,6 +61,52 @@ def test_kernel_thread_is_known_by_its_flag(made: Tree) -> None:
 def test_process_that_goes_while_it_is_read_is_left_out(made: Tree) -> None:
     (made.root / "71").mkdir()
     assert made.proc().processes() == {}
+
+
+def test_helpers_read_what_one_process_would(made: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in range(2, 30):
+        made.add(pid, comm=os.fsdecode(b"\xff ") + "x" * pid, ppid=pid - 1)
+    alone = made.proc().processes()
+    monkeypatch.setattr(shares, "WORTH_SHARING", 10)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    assert made.proc().processes() == alone
+    assert list(alone) == list(range(2, 30))
+
+
+def test_open_files_are_all_there_however_they_are_numbered(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    opened = os.open(tmp_path / "file", os.O_RDONLY)
+    far = fcntl.fcntl(opened, fcntl.F_DUPFD, 900)
+    try:
+        with ProcFs().open_files(os.getpid()) as files:
+            found = dict(zip(files.names, files.links))
+            assert {0, 1, 2, opened, far, files.directory} <= {int(name) for name in found}
+            assert found[str(opened)] == found[str(far)] == str(tmp_path / "file")
+    finally:
+        os.close(opened)
+        os.close(far)
+
+
+def test_open_files_without_a_gap_are_read_without_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        os.dup2(theirs.fileno(), 0)
+        os.closerange(3, 4096)
+        os.write(0, b".")
+        os.read(0, 1)
+        os._exit(0)
+    theirs.close()
+    try:
+        ours.recv(1)
+        if not os.stat(f"/proc/{child}/fd").st_size:
+            pytest.skip("this kernel does not count open files (Linux 6.2 does)")
+        monkeypatch.setattr(os, "listdir", lambda path: pytest.fail("listed"))
+        with ProcFs().open_files(child) as files:
+            assert list(files.names) == ["0", "1", "2"]
+    finally:
+        ours.close()
+        os.waitpid(child, 0)
 
 
 def test_this_process_is_read_from_the_real_proc() -> None:
