@@ -26,6 +26,7 @@ SETTLE_SECONDS = 1.0  # vLLM's API server goes last of all; whoever is still the
 TRACKER_SECONDS = 2.0
 FREEZE_ROUNDS = 20
 POLL_SECONDS = (0.01, 0.25)
+KILL_POLL_SECONDS = 0.05  # the killed are gone as soon as the kernel gets to them
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 
 
@@ -194,8 +195,8 @@ class Executor:
 
         self._wait(self.grace_seconds, done)
 
-    def _wait(self, seconds: float, done: Callable[[], bool]) -> None:
-        pause, longest = POLL_SECONDS
+    def _wait(self, seconds: float, done: Callable[[], bool], longest: float = POLL_SECONDS[1]) -> None:
+        pause = POLL_SECONDS[0]
         end = self.host.clock() + seconds
         while not done():
             left = end - self.host.clock()
@@ -226,7 +227,11 @@ class Executor:
         if not killed:
             return plan
         seconds = min(self.kill_seconds, SETTLE_SECONDS)
-        self._wait(seconds, lambda: killed.isdisjoint(track.process.identity for track in self._alive()))
+        self._wait(
+            seconds,
+            lambda: killed.isdisjoint(track.process.identity for track in self._alive()),
+            longest=KILL_POLL_SECONDS,
+        )
         return self._look(late=True)
 
     def _kill_groups(self, plan: Plan) -> set[Identity]:
