@@ -31,6 +31,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_report import report
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_roots import Found, Launch, unwrapped
+from ansible_collections.llmops.vllm.plugins.module_utils.phases import WAITING
 
 MAX_TEXT = 2000
 MAX_CONTEXT = 240
@@ -39,10 +40,6 @@ WAITS = 3
 # So many lines may follow the last of them, or the engine had gone on.
 AFTER_WAITS = 3
 
-_WAITING = re.compile(
-    r"No available shared memory broadcast block|Waiting for (?:\d+ local|output from|core engine|engine)"
-    r"|still waiting for|Did not receive .* retrying"
-)
 _STATISTICS = re.compile(
     r"Avg prompt throughput: (?P<prompt>[\d.]+) .*generation throughput: (?P<answer>[\d.]+) "
     r".*?Running: (?P<running>\d+).*?(?:Waiting|Pending): (?P<waiting>\d+)"
@@ -182,7 +179,7 @@ def _with_root(found: Found, misleading: str) -> Diagnosis:
 
 def _stuck(words: Sequence[Line]) -> Diagnosis | None:
     """Return the verdict ``hang`` when the log ends in waiting, otherwise ``None``."""
-    waits = [position for position, line in enumerate(words) if _WAITING.search(line.body)]
+    waits = [position for position, line in enumerate(words) if WAITING.search(line.body)]
     idle = _idle_with_requests(words)
     if idle is not None:
         return _hang(idle, "requests wait and no token is generated", 0.7)

@@ -14,9 +14,11 @@ import json
 import os
 import socket
 import stat
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_stream import StreamedAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -26,20 +28,25 @@ MAX_KEY_BYTES = 4096
 
 @dataclass(frozen=True)
 class Answer:
-    """``status`` is 0 when no HTTP answer came, ``body`` the parsed JSON or None, ``problem`` what is wrong."""
+    """``status`` is 0 when no HTTP answer came, ``body`` the parsed JSON or None, ``problem`` what is wrong.
+
+    ``first_token_seconds`` is the time from the question to the first token, known of a streamed answer alone.
+    """
 
     status: int
     body: Any
     problem: str
+    first_token_seconds: float | None = None
 
 
 class EngineApi:
     """Asks one engine. ``api_key`` is sent as a bearer token and appears nowhere else."""
 
-    def __init__(self, host: str, port: int, api_key: str = "") -> None:
+    def __init__(self, host: str, port: int, api_key: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._host = host
         self._port = port
         self._api_key = api_key
+        self._clock = clock
 
     def refuses(self) -> bool:
         """Whether nobody listens: far cheaper to learn than who does."""
@@ -59,15 +66,49 @@ class EngineApi:
         """POST ``body`` as JSON to ``path``."""
         return self._ask("POST", path, json.dumps(body).encode(), timeout_seconds)
 
-    def _ask(self, method: str, path: str, body: bytes | None, timeout_seconds: float) -> Answer:
+    def stream(self, path: str, body: dict[str, Any], timeout_seconds: float) -> Answer:
+        """POST ``body``, which asks for a stream, and return the whole answer with the time of its first token."""
+        began = self._clock()
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+        try:
+            connection.request("POST", path, body=json.dumps(body).encode(), headers=self._headers(with_body=True))
+            response = connection.getresponse()
+            if response.status != 200:
+                return _parse(response.status, response.read(MAX_ANSWER_BYTES + 1))
+            return self._read_stream(response, began, timeout_seconds)
+        except (OSError, http.client.HTTPException) as exc:
+            return Answer(0, None, _describe(exc, timeout_seconds))
+        finally:
+            connection.close()
+
+    def _read_stream(self, response: http.client.HTTPResponse, began: float, timeout_seconds: float) -> Answer:
+        answer, first, size = StreamedAnswer(), None, 0
+        while not answer.complete:
+            line = response.readline(MAX_ANSWER_BYTES)
+            size += len(line)
+            if not line or size > MAX_ANSWER_BYTES:
+                break
+            answer.feed(line)
+            if first is None and answer.has_tokens:
+                first = self._clock() - began
+            # A socket's timeout begins anew with every piece.
+            if self._clock() - began > timeout_seconds:
+                return Answer(0, answer.body(), f"no complete answer within {timeout_seconds:g} s", first)
+        problem = answer.problem or ("" if answer.complete else "the answer broke off")
+        return Answer(200, answer.body(), problem, first)
+
+    def _headers(self, with_body: bool) -> dict[str, str]:
         headers = {"Accept": "application/json", "Connection": "close"}
-        if body is not None:
+        if with_body:
             headers["Content-Type"] = "application/json"
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
+        return headers
+
+    def _ask(self, method: str, path: str, body: bytes | None, timeout_seconds: float) -> Answer:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
         try:
-            connection.request(method, path, body=body, headers=headers)
+            connection.request(method, path, body=body, headers=self._headers(with_body=body is not None))
             response = connection.getresponse()
             content = response.read(MAX_ANSWER_BYTES + 1)
         except (OSError, http.client.HTTPException) as exc:

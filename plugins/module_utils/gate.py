@@ -19,8 +19,12 @@ from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 
 POLL_SECONDS = 0.5
-# Lines after which no start ever succeeded: waiting for the process to notice would only cost time.
-_FATAL_START = re.compile(r"EngineCore failed to start\.|Engine core initialization failed\.")
+# Lines after which no launch ever served: waiting for the process to notice would only cost time.
+_FATAL = re.compile(
+    r"EngineCore failed to start\.|Engine core initialization failed\.|EngineCore encountered a fatal error"
+    r"|Engine core proc \S+ died unexpectedly|Application startup failed\. Exiting"
+)
+_FATAL_TO_SYSTEMD = re.compile(r"has been killed by the OOM killer")
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Failed:
 
 
 Verdict = Union[Ready, NotYet, Failed]
+_GIVEN_UP = "the engine has given up"
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Owner:
     command: str
     cgroup: str
     ours: bool
+    user: str = "?"
 
 
 @dataclass(frozen=True)
@@ -105,15 +111,25 @@ def _restarts(state: UnitState) -> str:
 
 def _end_of(state: UnitState) -> str:
     how = {1: "exit status", 2: "killed by signal", 3: "dumped core on signal"}.get(state.exec_main_code, "")
-    return f"result {state.result or 'unknown'}" + (f", {how} {state.exec_main_status}" if how else "")
+    said = f", status {state.status_text!r}" if state.status_text else ""
+    return f"result {state.result or 'unknown'}" + (f", {how} {state.exec_main_status}" if how else "") + said
 
 
-def start_not_fatal(entries: Iterable[Entry]) -> Verdict:
-    """Whether the engine has not given its start up itself."""
+def unit_active(state: UnitState) -> Verdict:
+    """Whether systemd calls the unit active; one that proves itself to systemd is activating until it has."""
+    if state.active_state == "active":
+        return Ready(f"{state.name} is active")
+    said = f" ({state.status_text})" if state.status_text else ""
+    return NotYet(f"{state.name} is still {state.active_state or 'gone'}{said}")
+
+
+def not_fatal(entries: Iterable[Entry]) -> Verdict:
+    """Whether no line of this launch says that it is over."""
     for entry in entries:
-        for line in () if entry.from_manager else entry.lines:
-            if _FATAL_START.search(line):
-                return Failed("the engine has given up its start")
+        pattern = _FATAL_TO_SYSTEMD if entry.from_manager else _FATAL
+        for line in entry.lines:
+            if pattern.search(line):
+                return Failed(f"its journal says so: {line.strip()[:300]}" if entry.from_manager else _GIVEN_UP)
     return Ready()
 
 
@@ -136,9 +152,8 @@ def listener_ours(listener: Listener) -> Verdict:
     for owner in listener.owners:
         if not owner.ours:
             where = f" in {owner.cgroup}" if owner.cgroup else ""
-            return Failed(
-                f"port {listener.port} is answered by a foreign process: {owner.pid} ({owner.command}){where}"
-            )
+            who = f"{owner.pid} ({owner.command}) of user {owner.user}{where}"
+            return Failed(f"port {listener.port} is answered by a foreign process: {who}")
     if listener.unseen:
         return NotYet(f"somebody listens on port {listener.port}, but who cannot be seen (is become: true missing?)")
     if not listener.owners:
@@ -159,6 +174,28 @@ def model_served(answer: Answer, served_model: str) -> Verdict:
     if served_model in ids:
         return Ready(f"/v1/models serves {served_model}")
     return Failed(f"/v1/models serves {', '.join(map(str, ids)) or 'nothing'} instead of {served_model}")
+
+
+def version_matches(answer: Answer, expected: str) -> Verdict:
+    """Whether ``GET /version`` names the version of the runtime; its local part (``+cpu``) does not count."""
+    if not expected:
+        return Ready("no version is expected")
+    if answer.status in (0, 500, 502, 503, 504):
+        return NotYet(f"/version: {answer.problem}")
+    served = answer.body.get("version") if isinstance(answer.body, dict) else None
+    if answer.status != 200 or not isinstance(served, str):
+        return Failed(f"/version does not tell a version (HTTP {answer.status}); {expected} is expected")
+    if served.partition("+")[0] != expected.partition("+")[0]:
+        return Failed(f"vLLM {served} answers, but the runtime of this release is {expected}")
+    return Ready(f"vLLM {served} answers")
+
+
+def within_budget(failures: Sequence[str], asked: int, budget: int) -> Verdict:
+    """Whether no more completions of the soak failed than may."""
+    if len(failures) <= budget:
+        return Ready()
+    allowed = f", {budget} may" if budget else ""
+    return Failed(f"{len(failures)} of {asked} completions of the soak failed{allowed}: {failures[-1]}")
 
 
 Step = Callable[[], Verdict]

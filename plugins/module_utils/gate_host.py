@@ -14,8 +14,9 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener, 
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, Journal
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs, Wanted
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
+from ansible_collections.llmops.vllm.plugins.module_utils.users import user_name
 
-MODELS_TIMEOUT_SECONDS = 5.0
+QUESTION_TIMEOUT_SECONDS = 5.0
 # systemd keeps the invocation ID of every running unit here (unit_export_invocation_id in its sources).
 UNITS_DIRECTORY = "/run/systemd/units"
 FULL_LOOK_SECONDS = 5.0
@@ -45,9 +46,10 @@ class UnitWatch:
         self._ticks = 0
         self._looked = 0.0
 
-    def look(self) -> UnitState:
-        """Return the unit as it is now."""
-        if self._state is not None and self._now() - self._looked < FULL_LOOK_SECONDS and self._unchanged(self._state):
+    def look(self, fresh: bool = False) -> UnitState:
+        """Return the unit as it is now; ``fresh`` asks systemd in any case."""
+        recent = not fresh and self._now() - self._looked < FULL_LOOK_SECONDS
+        if self._state is not None and recent and self._unchanged(self._state):
             return self._state
         self._state = show_unit(self._runner, self._unit)
         self._looked = self._now()
@@ -94,7 +96,8 @@ def look_at_port(procfs: ProcFs, port: int, control_group: str, main_pid: int) -
         process = processes[pid]
         ours = in_control_group(process, control_group)
         cgroup = max(process.cgroups.values(), key=len, default="").rstrip("/")
-        owners.append(Owner(pid, process.command, cgroup, ours))
+        user = user_name(process.uids[0] if process.uids else None)
+        owners.append(Owner(pid, process.command, cgroup, ours, user))
     return Listener(port, tuple(owners), len(holders.unseen))
 
 
@@ -122,9 +125,9 @@ class HostObserver:
         self._canary_timeout_seconds = canary_timeout_seconds
         self._now = now
 
-    def unit(self) -> UnitState:
-        """Return the unit as it is now."""
-        return self._watch.look()
+    def unit(self, fresh: bool = False) -> UnitState:
+        """Return the unit; whether it is active is known of some seconds ago, unless a ``fresh`` look is asked."""
+        return self._watch.look(fresh)
 
     def entries(self) -> list[Entry]:
         """Return the launch's journal entries since the last call."""
@@ -146,10 +149,15 @@ class HostObserver:
 
     def models(self) -> Answer:
         """Return the answer of ``GET /v1/models``."""
-        return self._api.get("/v1/models", MODELS_TIMEOUT_SECONDS)
+        return self._api.get("/v1/models", QUESTION_TIMEOUT_SECONDS)
+
+    def version(self) -> Answer:
+        """Return the answer of ``GET /version``."""
+        return self._api.get("/version", QUESTION_TIMEOUT_SECONDS)
 
     def canary(self, canary: Canary) -> CanaryResult:
         """Send one canary and judge its answer."""
         start = self._now()
-        answer = self._api.post(canary.path, canary.body(self._served_model), self._canary_timeout_seconds)
+        ask = self._api.stream if canary.stream else self._api.post
+        answer = ask(canary.path, canary.body(self._served_model), self._canary_timeout_seconds)
         return judge(canary, answer, self._now() - start)

@@ -140,6 +140,7 @@ class Journal:
         self._runner = runner
         self._invocation_id = check_invocation_id(invocation_id)
         self._cursor = ""
+        self._seen: set[int] = set()
 
     def read_new(self) -> list[Entry]:
         """Return the entries since the last call (at first: since the start of the launch).
@@ -152,7 +153,7 @@ class Journal:
         argv += [f"_SYSTEMD_INVOCATION_ID={self._invocation_id}", "+", f"INVOCATION_ID={self._invocation_id}"]
         done = self._runner(argv)
         if done.returncode != 0 and self._cursor:
-            # The cursor's entry was vacuumed or rotated away: once more from the start of this launch.
+            # The cursor's entry was vacuumed or rotated away: once more from what is left of this launch.
             self._cursor = ""
             return self.read_new()
         # 1 is also journalctl's answer for "no entry matches".
@@ -161,10 +162,13 @@ class Journal:
             raise LlmopsError(
                 f"the journal cannot be read: {reason}. Run as root or as a member of group systemd-journal."
             )
-        entries = parse_entries(done.stdout.split("\n"), self._invocation_id)
-        if entries:
-            self._cursor = entries[-1].cursor
-        return entries
+        parsed = parse_entries(done.stdout.split("\n"), self._invocation_id)
+        if parsed:
+            self._cursor = parsed[-1].cursor
+        # An entry can come twice when the journal was read from an earlier place again.
+        new = [entry for entry in parsed if not entry.cursor or hash(entry.cursor) not in self._seen]
+        self._seen.update(hash(entry.cursor) for entry in new)
+        return new
 
     def read_unmarked(self, unit: str, pid: int, since_seconds: float) -> list[Entry]:
         """Return what the process ``pid`` of ``unit`` wrote since then and journald could assign to no invocation.

@@ -25,9 +25,12 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     Verdict,
     listener_ours,
     model_served,
+    not_fatal,
     progressing,
-    start_not_fatal,
+    unit_active,
     unit_alive,
+    version_matches,
+    within_budget,
     within_time,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import MAIN_PROCESS_EXITED, Entry
@@ -38,13 +41,14 @@ JOURNAL_SECONDS = 2.0
 SETTLE_SECONDS = 0.4
 SETTLE_LOOKS = 2
 UNSEEN_LOOKS = 3
+SHOWN_PROBLEMS = 5
 
 
 class Observer(Protocol):
     """Everything that the gate reads from the host."""
 
-    def unit(self) -> UnitState:
-        """Return the unit as it is now."""
+    def unit(self, fresh: bool = False) -> UnitState:
+        """Return the unit; whether it is active is known of some seconds ago, unless a ``fresh`` look is asked."""
 
     def entries(self) -> list[Entry]:
         """Return the launch's journal entries since the last call."""
@@ -58,13 +62,20 @@ class Observer(Protocol):
     def models(self) -> Answer:
         """Return the answer of ``GET /v1/models``."""
 
+    def version(self) -> Answer:
+        """Return the answer of ``GET /version``."""
+
     def canary(self, canary: Canary) -> CanaryResult:
         """Send one canary and judge its answer."""
 
 
 @dataclass(frozen=True)
 class GateSettings:
-    """What the gate must know; times in seconds, 0 for no limit; ``waited_seconds`` is what earlier calls waited."""
+    """What the gate must know; times in seconds, 0 for no limit; ``waited_seconds`` is what earlier calls waited.
+
+    The soak asks ``soak_completions`` times over ``soak_seconds``; ``soak_failures`` of them may fail. An empty
+    ``version`` expects none.
+    """
 
     unit: str
     invocation_id: str
@@ -74,6 +85,9 @@ class GateSettings:
     timeout_seconds: float = 0.0
     soak_seconds: float = 2.0
     waited_seconds: float = 0.0
+    soak_completions: int = 0
+    soak_failures: int = 0
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,8 @@ class _Findings:
     progress: str = "starting"
     canaries: list[CanaryResult] = field(default_factory=list)
     extra_phases: list[dict[str, Any]] = field(default_factory=list)
+    soak_asked: int = 0
+    soak_problems: list[str] = field(default_factory=list)
 
 
 class LaunchGate:
@@ -161,7 +177,7 @@ class LaunchGate:
                 return self._patient(state, serving)
             if isinstance(serving, Failed):
                 return serving
-        return self._proof()
+        return self._proof(state)
 
     def may_pause(self) -> bool:
         """Whether a slice may end here: not while a request or the soak is under way."""
@@ -171,6 +187,19 @@ class LaunchGate:
     def waited_seconds(self) -> float:
         """The seconds since the first call's start."""
         return self._settings.waited_seconds + self._clock.now() - self._begun
+
+    def death_to_verdict_seconds(self) -> float | None:
+        """Return how long ago the main process of this launch ended, None while it has not."""
+        state = self._observer.unit()
+        ended = state.exec_main_exit_seconds
+        if state.invocation_id != self._settings.invocation_id or ended <= state.exec_main_start_seconds:
+            return None
+        return max(0.0, self._clock.now() - ended)
+
+    def soak(self) -> dict[str, Any]:
+        """Return what the soak asked and what became of it."""
+        problems = self.found.soak_problems
+        return {"asked": self.found.soak_asked, "failed": len(problems), "problems": problems[:SHOWN_PROBLEMS]}
 
     def timeline(self) -> list[dict[str, Any]]:
         """Return the phases with their durations, canaries and soak included."""
@@ -207,7 +236,7 @@ class LaunchGate:
         if self._pending is None and self._soak_since is None:
             progress = self._tracker.progress
             self.found.phase, self.found.progress = progress.phase, progress.text
-        return start_not_fatal(entries)
+        return not_fatal(entries)
 
     def _patient(self, state: UnitState, verdict: NotYet) -> Verdict:
         """Turn a NotYet into Failed when nothing moves any more or the time is over."""
@@ -232,47 +261,72 @@ class LaunchGate:
             return Failed(verdict.reason)
         if isinstance(verdict, Ready):
             verdict = model_served(self._observer.models(), self._settings.served_model)
+        if isinstance(verdict, Ready) and self._settings.version:
+            verdict = version_matches(self._observer.version(), self._settings.version)
         return verdict
 
-    def _proof(self) -> Verdict:
+    def _proof(self, state: UnitState) -> Verdict:
         """Send the canaries one after the other, then soak."""
+        result = self._pending.poll() if self._pending is not None else None
+        if self._pending is not None and result is None:
+            return self._in_time(NotYet(self.found.progress))
+        self._pending = None
+        if self._soak_since is not None:
+            return self._soak(state, result)
         done = len(self.found.canaries)
-        if self._pending is not None:
-            result = self._pending.poll()
-            if result is None:
-                return self._in_time(NotYet(self.found.progress))
-            self._pending = None
+        if result is not None:
             self.found.canaries.append(result)
             self._note("canary", self._clock.now() - self._pending_since)
             done += 1
             if result.problem:
                 return Failed(f"canary {done} ({result.kind}) failed: {result.problem}")
         if done < len(self._settings.canaries):
-            return self._send(done)
-        return self._soak()
+            self.found.phase = "canary"
+            return self._send(self._settings.canaries[done], f"canary {done + 1}/{len(self._settings.canaries)}")
+        return self._soak(state, None)
 
     def _in_time(self, verdict: NotYet) -> Verdict:
         limit = within_time(self.waited_seconds, self._settings.timeout_seconds, verdict.reason)
         return limit if isinstance(limit, Failed) else verdict
 
-    def _send(self, done: int) -> Verdict:
-        canary = self._settings.canaries[done]
-        self.found.phase = "canary"
-        self.found.progress = f"canary {done + 1}/{len(self._settings.canaries)}"
+    def _send(self, canary: Canary, progress: str) -> Verdict:
+        self.found.progress = progress
         self._pending_since = self._clock.now()
         self._pending = self._start(lambda: self._observer.canary(canary))
         return NotYet(self.found.progress)
 
-    def _soak(self) -> Verdict:
-        now = self._clock.now()
+    def _soak(self, state: UnitState, result: CanaryResult | None) -> Verdict:
+        """Ask again and again over the time of the soak; then the launch must still be what it was at its start."""
+        now, found, settings = self._clock.now(), self.found, self._settings
         if self._soak_since is None:
-            self._soak_since = now
-            self.found.phase, self.found.progress = "soak", f"soak of {self._settings.soak_seconds:g} s"
-        if now - self._soak_since < self._settings.soak_seconds:
-            return NotYet(self.found.progress)
-        self._note("soak", now - self._soak_since)
-        self.found.phase, self.found.progress = "ready", "ready"
-        return Ready("the launch has proved itself")
+            self._soak_since, found.phase = now, "soak"
+        if result is not None and result.problem:
+            found.soak_problems.append(result.problem)
+        budget = within_budget(found.soak_problems, found.soak_asked, settings.soak_failures)
+        if isinstance(budget, Failed):
+            return budget
+        passed, wanted = now - self._soak_since, settings.soak_completions
+        found.progress = f"soak, {passed:.0f} of {settings.soak_seconds:g} s"
+        if found.soak_asked < wanted and passed >= found.soak_asked * settings.soak_seconds / wanted:
+            found.soak_asked += 1
+            canary = settings.canaries[(found.soak_asked - 1) % len(settings.canaries)]
+            return self._send(canary, f"{found.progress}, completion {found.soak_asked}/{wanted}")
+        if passed < settings.soak_seconds or found.soak_asked < wanted:
+            return self._in_time(NotYet(found.progress))
+        return self._still_the_same(state, passed)
+
+    def _still_the_same(self, state: UnitState, passed: float) -> Verdict:
+        verdict = self._serving(state)
+        if isinstance(verdict, Ready):
+            verdict = unit_active(self._observer.unit(fresh=state.active_state != "active"))
+        if isinstance(verdict, NotYet):
+            self.found.progress = "proven, and waiting for systemd to know"
+            return self._patient(state, verdict)
+        if isinstance(verdict, Ready):
+            self._note("soak", passed)
+            self.found.phase, self.found.progress = "ready", "ready"
+            return Ready("the launch has proved itself")
+        return verdict
 
     def _note(self, phase: str, seconds: float) -> None:
         self.found.extra_phases.append({"phase": phase, "seconds": round(seconds, 3)})

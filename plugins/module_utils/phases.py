@@ -58,11 +58,19 @@ _MARKERS: tuple[tuple[str, Pattern[str]], ...] = (
     ("listening", re.compile(r"Application startup complete\.")),
 )
 _COUNTED = re.compile(r"(?P<what>Loading|Capturing)[^|]*?\d+%[^|]*\|(?:[^|]*\|)?\s*(?P<done>\d+)/(?P<total>\d+)\s*\[")
+# Lines of a launch that stands still; a process that waits for another one says so again and again.
+WAITING = re.compile(
+    r"No available shared memory broadcast block|Waiting for (?:\d+ local|output from|core engine|engine)"
+    r"|still waiting for|Did not receive .* retrying"
+)
+_ASKED = re.compile(r'" \d{3}(?: [A-Z][\w ]*)?$|GET /(?:health|metrics|v1/models)\b')
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A phase, its text with the counter if the engine prints one, and the time of the last line (epoch seconds)."""
+    """A phase, its text with the counter if the engine prints one, and the time of the last line that says more than
+    that something waits (epoch seconds).
+    """
 
     phase: str
     text: str
@@ -84,6 +92,11 @@ def _counter(line: str) -> tuple[str, str] | None:
     return ("weights" if match["what"] == "Loading" else "graph_capture"), f"{match['done']}/{match['total']}"
 
 
+def stands_still(line: str) -> bool:
+    """Whether a line is no sign of progress: it says that something waits, or that somebody asked for something."""
+    return WAITING.search(line) is not None or _ASKED.search(line) is not None
+
+
 class PhaseTracker:
     """Follows one launch: feed it entries, ask it where the launch is."""
 
@@ -99,7 +112,8 @@ class PhaseTracker:
             when = entry.realtime_seconds
             if not self._entered:
                 self._entered[PHASES[0]] = when
-            self._last_seconds = max(self._last_seconds, when)
+            if not self._last_seconds or not all(map(stands_still, entry.lines)):
+                self._last_seconds = max(self._last_seconds, when)
             if not entry.from_manager:
                 for line in entry.lines:
                     self._read(line, when)

@@ -40,6 +40,7 @@ _PROPERTIES = (
     "UnitFileState",
     "StatusText",
     "ExecMainStartTimestampMonotonic",
+    "ExecMainExitTimestampMonotonic",
     "ActiveEnterTimestampMonotonic",
 )
 
@@ -93,7 +94,8 @@ def _text(stream: IO[bytes]) -> str:
 class UnitState:
     """One look at a unit. Empty strings and zeros stand for what systemd does not know.
 
-    ``exec_main_start_seconds`` and ``active_enter_seconds`` are CLOCK_MONOTONIC times, 0 when it never happened.
+    ``exec_main_start_seconds``, ``exec_main_exit_seconds`` and ``active_enter_seconds`` are CLOCK_MONOTONIC times, 0
+    when it never happened.
     """
 
     name: str
@@ -113,6 +115,7 @@ class UnitState:
     status_text: str = ""
     exec_main_start_seconds: float = 0.0
     active_enter_seconds: float = 0.0
+    exec_main_exit_seconds: float = 0.0
 
     @property
     def exists(self) -> bool:
@@ -180,6 +183,7 @@ def parse_show(name: str, text: str) -> UnitState:
         status_text=get("StatusText", ""),
         exec_main_start_seconds=_seconds(get("ExecMainStartTimestampMonotonic", "")),
         active_enter_seconds=_seconds(get("ActiveEnterTimestampMonotonic", "")),
+        exec_main_exit_seconds=_seconds(get("ExecMainExitTimestampMonotonic", "")),
     )
 
 

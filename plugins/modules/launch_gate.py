@@ -12,11 +12,12 @@ version_added: 0.1.0
 description:
   - Follows exactly one launch (one systemd invocation) of a unit, from its start until checked requests are answered.
   - The launch is ready when the unit still is that invocation, the process that listens on O(port) belongs to the
-    unit, C(/v1/models) serves O(served_model), every canary passes its checks, and the unit is still the same
-    O(soak_seconds) later.
-  - It fails at once when the main process ends, the unit is stopped, restarted or replaced, a foreign process answers
-    on the port, a canary fails, or the launch makes no progress. The message then names the root cause from the journal
-    of this launch, with the evidence and a remedy. Evidence of another launch is never read.
+    unit, C(/v1/models) serves O(served_model), C(/version) tells O(version), every canary passes its checks, the soak
+    stays within its budget of failures, and the unit is still the same after it, and active.
+  - It fails at once when the main process ends, the unit is stopped, restarted or replaced, a line of this launch says
+    that it is over, a foreign process answers on the port, a canary fails, or the launch makes no progress. The message
+    then names the root cause from the journal of this launch, with the evidence and a remedy. Evidence of another
+    launch is never read.
   - While it waits it prints a line of progress. It waits in slices, so that no connection has to stay open for long.
 extends_documentation_fragment:
   - llmops.vllm.attributes
@@ -50,6 +51,10 @@ options:
     description: The model's name as the engine serves it.
     type: str
     required: true
+  version:
+    description: The version of vLLM that has to answer, such as V(0.32.0), as the runtime's lock has it; empty for any.
+    type: str
+    default: ""
   api_key_file:
     description: File on the target that holds the engine's API key on one line. The key appears in no result.
     type: path
@@ -60,20 +65,26 @@ options:
     required: true
     suboptions:
       kind:
-        description: Which interface is asked.
+        description:
+          - What is asked. V(chat) and V(completion) want text.
+          - V(tool_call) wants a call of O(canaries[].tool) that the engine has parsed, with arguments that are JSON.
+          - V(reasoning) wants thoughts apart from the answer, and an answer after them.
+          - V(image) shows a picture of one colour, O(canaries[].image_color), to a model with a vision tower.
         type: str
-        choices: [chat, completion]
+        choices: [chat, completion, tool_call, reasoning, image]
         default: chat
       prompt:
         description: The user's message, or the text to complete.
         type: str
         required: true
       max_tokens:
-        description: Length of the answer in tokens.
+        description:
+          - Length of the answer in tokens, thoughts included.
+          - V(0) stands for 16, for 512 of a tool call, 2048 of reasoning and 64 of an image.
         type: int
-        default: 16
+        default: 0
       min_chars:
-        description: The answer must have at least this many characters.
+        description: The answer must have at least this many characters; a tool call need not have any.
         type: int
         default: 1
       contains:
@@ -89,13 +100,46 @@ options:
         type: bool
         default: true
       allow_repetition:
-        description: Accept an answer that repeats one token, as a small random model may give it.
+        description:
+          - Accept an answer that ends in repeating the same few tokens, as a small random model may give it.
         type: bool
         default: false
       ignore_eos:
         description: Make the engine write all of O(canaries[].max_tokens), even if the model wants to stop at once.
         type: bool
         default: false
+      tool:
+        description:
+          - The function that a V(tool_call) is offered, as OpenAI's interface has it (C(name), C(description),
+            C(parameters)). The default is C(get_weather) with the required argument C(city).
+        type: dict
+      tool_choice:
+        description:
+          - V(auto) leaves the choice to the model and tests the tool parser; V(named) and V(required) make the engine
+            force a call.
+        type: str
+        choices: [auto, named, required]
+        default: auto
+      tool_arguments:
+        description: Arguments that the call must have, with their values.
+        type: dict
+      image_color:
+        description: Colour of the picture.
+        type: str
+        choices: [red, green, blue, yellow, white, black]
+        default: red
+      max_seconds:
+        description: The longest time for the whole answer, in seconds; V(0) for none. See O(canary_timeout_seconds).
+        type: float
+        default: 0
+      max_first_token_seconds:
+        description: The longest time to the first token, in seconds; the answer is then streamed. V(0) for none.
+        type: float
+        default: 0
+      min_tokens_per_second:
+        description: The least speed of the answer, in tokens a second; V(0) for none.
+        type: float
+        default: 0
   canary_timeout_seconds:
     description: The longest time for one canary's answer, in seconds. The first one may have to compile kernels.
     type: int
@@ -104,9 +148,18 @@ options:
     description: How long the unit must stay the same after the last canary, in seconds.
     type: float
     default: 2
+  soak_completions:
+    description: How many times the canaries are asked again over O(soak_seconds), one after the other, evenly spread.
+    type: int
+    default: 0
+  soak_failures:
+    description: How many of O(soak_completions) may fail.
+    type: int
+    default: 0
   stall_timeout_seconds:
     description:
-      - Fail when the launch has written nothing to its journal for this long, in seconds; V(0) never does.
+      - Fail when the launch has written nothing to its journal for this long, in seconds; V(0) never does. A line that
+        only says that a process waits for another one counts for nothing.
       - A load that makes progress is never ended by a fixed time.
     type: int
     default: 600
@@ -140,12 +193,27 @@ EXAMPLES = r"""
     port: 8000
     served_model: kimi-k2.5
     api_key_file: /etc/vllm/kimi.key
+    version: 0.32.0
     canaries:
       - prompt: What is the capital of France?
         contains: Paris
       - kind: completion
         prompt: "1, 2, 3, 4,"
         matches: "\\b5\\b"
+        max_first_token_seconds: 2
+        min_tokens_per_second: 20
+      - kind: tool_call
+        prompt: What is the weather in Paris? Use the tool.
+        tool_arguments: {city: Paris}
+      - kind: reasoning
+        prompt: What is 17 plus 25?
+        contains: "42"
+      - kind: image
+        prompt: Which colour is this? Answer with one word.
+        matches: (?i)red
+    soak_seconds: 60
+    soak_completions: 20
+    soak_failures: 1
 
 - name: A launch that loads from a slow disk
   llmops.vllm.launch_gate:
@@ -238,11 +306,47 @@ canaries:
       returned: always
       type: float
       sample: 0.41
+    first_token_seconds:
+      description: Time until its first token; null unless O(canaries[].max_first_token_seconds) asked for it.
+      returned: always
+      type: float
+      sample: 0.12
+    tokens_per_second:
+      description: Speed of the answer, from its first token on where that is known.
+      returned: always
+      type: float
+      sample: 53.2
     problem:
       description: The check that did not pass, or an empty string.
       returned: always
       type: str
       sample: ""
+soak:
+  description: What the soak asked.
+  returned: always
+  type: dict
+  contains:
+    asked:
+      description: How many completions were asked for.
+      returned: always
+      type: int
+      sample: 20
+    failed:
+      description: How many of them failed.
+      returned: always
+      type: int
+      sample: 0
+    problems:
+      description: The first five checks that did not pass.
+      returned: always
+      type: list
+      elements: str
+      sample: []
+death_to_verdict_seconds:
+  description: Time from the end of the launch's main process to this result; null while the process lives.
+  returned: always
+  type: float
+  sample: 0.6
 waited_seconds:
   description: How long was waited for this launch, earlier slices included.
   returned: always
@@ -322,7 +426,13 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, parse_canary
+from ansible_collections.llmops.vllm.plugins.module_utils.canary import (
+    KINDS,
+    TOOL_CHOICES,
+    Canary,
+    parse_canary,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.canary_image import COLOURS
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import EngineApi, read_api_key
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     InvalidInputError,
@@ -350,15 +460,22 @@ from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
 )
 
 CANARY_SPEC = {
-    "kind": {"type": "str", "choices": ["chat", "completion"], "default": "chat"},
+    "kind": {"type": "str", "choices": list(KINDS), "default": "chat"},
     "prompt": {"type": "str", "required": True},
-    "max_tokens": {"type": "int", "default": 16, "no_log": False},
+    "max_tokens": {"type": "int", "default": 0, "no_log": False},
     "min_chars": {"type": "int", "default": 1},
     "contains": {"type": "str", "default": ""},
     "matches": {"type": "str", "default": ""},
     "logprobs": {"type": "bool", "default": True},
     "allow_repetition": {"type": "bool", "default": False},
     "ignore_eos": {"type": "bool", "default": False},
+    "tool": {"type": "dict"},
+    "tool_choice": {"type": "str", "choices": list(TOOL_CHOICES), "default": "auto"},
+    "tool_arguments": {"type": "dict"},
+    "image_color": {"type": "str", "choices": list(COLOURS), "default": "red"},
+    "max_seconds": {"type": "float", "default": 0},
+    "max_first_token_seconds": {"type": "float", "default": 0, "no_log": False},
+    "min_tokens_per_second": {"type": "float", "default": 0, "no_log": False},
 }
 
 ARGUMENT_SPEC = {
@@ -367,15 +484,28 @@ ARGUMENT_SPEC = {
     "host": {"type": "str", "default": "127.0.0.1"},
     "port": {"type": "int", "required": True},
     "served_model": {"type": "str", "required": True},
+    "version": {"type": "str", "default": ""},
     "api_key_file": {"type": "path", "no_log": False},
     "canaries": {"type": "list", "elements": "dict", "required": True, "options": CANARY_SPEC},
     "canary_timeout_seconds": {"type": "int", "default": 300},
     "soak_seconds": {"type": "float", "default": 2},
+    "soak_completions": {"type": "int", "default": 0},
+    "soak_failures": {"type": "int", "default": 0},
     "stall_timeout_seconds": {"type": "int", "default": 600},
     "timeout_seconds": {"type": "int", "default": 0},
     "slice_seconds": {"type": "int", "default": 0},
     "waited_seconds": {"type": "float", "default": 0},
 }
+
+NOT_NEGATIVE = (
+    "soak_seconds",
+    "soak_completions",
+    "soak_failures",
+    "stall_timeout_seconds",
+    "timeout_seconds",
+    "slice_seconds",
+    "waited_seconds",
+)
 
 
 def check_parameters(params: dict[str, Any]) -> tuple[Canary, ...]:
@@ -385,7 +515,7 @@ def check_parameters(params: dict[str, Any]) -> tuple[Canary, ...]:
         check_invocation_id(params["invocation_id"])
     if not 0 < params["port"] < 65536:
         raise InvalidInputError(f"port {params['port']} is not between 1 and 65535.")
-    for name in ("soak_seconds", "stall_timeout_seconds", "timeout_seconds", "slice_seconds", "waited_seconds"):
+    for name in NOT_NEGATIVE:
         if params[name] < 0:
             raise InvalidInputError(f"{name} must not be negative.")
     if params["canary_timeout_seconds"] < 1:
@@ -421,6 +551,9 @@ def build_gate(params: dict[str, Any], canaries: tuple[Canary, ...], invocation_
         timeout_seconds=params["timeout_seconds"],
         soak_seconds=params["soak_seconds"],
         waited_seconds=params["waited_seconds"],
+        soak_completions=params["soak_completions"],
+        soak_failures=params["soak_failures"],
+        version=params["version"],
     )
     observer = HostObserver(
         UnitWatch(run_command, params["unit"], procfs, time.monotonic),
@@ -447,6 +580,8 @@ def as_result(gate: LaunchGate, invocation_id: str, verdict: Verdict) -> dict[st
         "main_pid": gate.found.main_pid,
         "timeline": gate.timeline(),
         "canaries": [canary.as_dict() for canary in gate.found.canaries],
+        "soak": gate.soak(),
+        "death_to_verdict_seconds": None,
         "waited_seconds": round(gate.waited_seconds, 3),
     }
 
@@ -458,6 +593,7 @@ def follow(module: AnsibleModule) -> dict[str, Any]:
     if module.check_mode:
         verdict: Verdict = NoWaiter().wait(lambda: NotYet(""), 0)
         nothing = {"phase": "starting", "progress": "", "main_pid": 0, "timeline": [], "canaries": []}
+        nothing.update({"soak": {"asked": 0, "failed": 0, "problems": []}, "death_to_verdict_seconds": None})
         launch = {"invocation_id": params["invocation_id"] or "", "waited_seconds": params["waited_seconds"]}
         return {"verdict": "skipped", "reason": verdict.reason, "msg": verdict.reason, **nothing, **launch}
     api_key = read_api_key(params["api_key_file"]) if params["api_key_file"] else ""
@@ -471,6 +607,8 @@ def follow(module: AnsibleModule) -> dict[str, Any]:
         diagnosis = gate.diagnosis()
         command = command_for(invocation_id)
         message = failure_message(params["unit"], invocation_id, verdict.reason, diagnosis, command)
+        late = gate.death_to_verdict_seconds()
+        result["death_to_verdict_seconds"] = None if late is None else round(late, 3)
         raise LlmopsError(message, diagnosis=diagnosis, **result)
     return {**result, "msg": f"{params['unit']}: {verdict.reason}"}
 

@@ -35,8 +35,22 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(*pages[self.path])
 
     def do_POST(self):
+        if self.path == "/stream":
+            self.stream(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            return
         content = self.rfile.read(int(self.headers["Content-Length"]))
         self.answer(200, json.dumps({"got": json.loads(content)}).encode())
+
+    def stream(self, pieces):
+        self.send_response(200)
+        self.end_headers()
+        for piece in pieces:
+            if piece == "hang":
+                self.wfile.flush()
+                self.server.release.wait(5)
+                return
+            text = piece if piece == "[DONE]" else json.dumps({"choices": [{"text": piece}]})
+            self.wfile.write(f"data: {text}\n\n".encode())
 
     def log_message(self, *arguments):
         pass
@@ -62,6 +76,22 @@ def test_answers_are_parsed(port):
     assert "no JSON" in api.get("/html", 5).problem
     assert api.get("/nan", 5).body["x"] != api.get("/nan", 5).body["x"]
     assert api.post("/any", {"a": 1}, 5).body == {"got": {"a": 1}}
+
+
+def test_a_stream_is_put_together_and_its_first_token_timed(port):
+    times = iter([10.0, 10.2, 10.3, 10.3, 10.3, 10.3, 10.3, 10.3])
+    answer = EngineApi("127.0.0.1", port, clock=lambda: next(times)).stream("/stream", ["Par", "is", "[DONE]"], 5)
+    assert (answer.status, answer.problem, answer.first_token_seconds) == (200, "", pytest.approx(0.2))
+    assert answer.body["choices"][0]["text"] == "Paris"
+
+
+def test_a_stream_that_breaks_off_hangs_or_drips_is_no_answer(port):
+    api = EngineApi("127.0.0.1", port)
+    assert api.stream("/stream", ["Par"], 5).problem == "the answer broke off"
+    assert api.stream("/stream", ["Par", "hang"], 0.1).problem == "no answer within 0.1 s"
+    times = iter([10.0, 10.2, 16.0])
+    dripping = EngineApi("127.0.0.1", port, clock=lambda: next(times))
+    assert dripping.stream("/stream", ["Par", "is", "[DONE]"], 5).problem == "no complete answer within 5 s"
 
 
 def test_errors_carry_the_engines_message(port):

@@ -16,9 +16,12 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     failure_message,
     listener_ours,
     model_served,
+    not_fatal,
     progressing,
-    start_not_fatal,
+    unit_active,
     unit_alive,
+    version_matches,
+    within_budget,
     within_time,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
@@ -74,11 +77,11 @@ def entry(text, manager=False):
 
 def test_the_engines_own_surrender_fails():
     fatal = entry("(EngineCore pid=1) ERROR 03-01 10:00:00 [core.py:1] EngineCore failed to start.")
-    assert isinstance(start_not_fatal([entry("hello"), fatal]), Failed)
+    assert isinstance(not_fatal([entry("hello"), fatal]), Failed)
 
 
 def test_an_error_that_is_no_surrender_does_not_fail():
-    assert isinstance(start_not_fatal([entry("ERROR something"), entry("EngineCore failed to start.", True)]), Ready)
+    assert isinstance(not_fatal([entry("ERROR something"), entry("EngineCore failed to start.", True)]), Ready)
 
 
 def test_a_silent_launch_fails_after_the_stall_timeout_only():
@@ -94,7 +97,7 @@ def test_the_whole_wait_is_limited_only_when_asked():
 
 
 OURS = Owner(10, "vllm serve", "/system.slice/vllm@kimi.service", True)
-FOREIGN = Owner(99, "python3 -m http.server", "/user.slice", False)
+FOREIGN = Owner(99, "python3 -m http.server", "/user.slice", False, "joe")
 
 
 def test_a_listener_of_the_unit_is_ready():
@@ -105,12 +108,36 @@ def test_a_listener_of_the_unit_is_ready():
 def test_a_foreign_listener_fails_and_is_named(owners):
     verdict = listener_ours(Listener(8000, owners))
     assert isinstance(verdict, Failed)
-    assert "port 8000" in verdict.reason and "99 (python3 -m http.server) in /user.slice" in verdict.reason
+    assert "port 8000" in verdict.reason and "99 (python3 -m http.server) of user joe in /user.slice" in verdict.reason
 
 
 def test_no_listener_and_one_nobody_can_see_are_not_yet():
     assert isinstance(listener_ours(Listener(8000)), NotYet)
     assert isinstance(listener_ours(Listener(8000, (OURS,), unseen=1)), NotYet)
+
+
+def test_a_unit_that_is_activating_is_not_active_yet_and_says_where_it_is():
+    assert isinstance(unit_active(RUNNING), Ready)
+    loading = dataclasses.replace(RUNNING, active_state="activating", status_text="weights 3/12")
+    assert unit_active(loading) == NotYet("vllm@kimi.service is still activating (weights 3/12)")
+
+
+def version(text, status=200):
+    return Answer(status, {"version": text} if text else None, "connection refused")
+
+
+def test_the_version_of_the_runtime_is_ready_and_another_one_fails():
+    assert isinstance(version_matches(version("0.32.0"), "0.32.0+cpu"), Ready)
+    assert isinstance(version_matches(version("0.31.0"), ""), Ready)
+    assert isinstance(version_matches(version("0.31.0"), "0.32.0"), Failed)
+    assert isinstance(version_matches(version("", 0), "0.32.0"), NotYet)
+    assert isinstance(version_matches(version("", 404), "0.32.0"), Failed)
+
+
+def test_the_soak_has_a_budget():
+    assert isinstance(within_budget([], 3, 0), Ready)
+    assert isinstance(within_budget(["a"], 3, 1), Ready)
+    assert within_budget(["a", "b"], 3, 1) == Failed("2 of 3 completions of the soak failed, 1 may: b")
 
 
 def models(*names):

@@ -121,6 +121,18 @@ def test_a_vacuumed_cursor_makes_it_start_again():
     assert not any("cursor" in part for part in runner.calls[2])
 
 
+def test_what_was_read_before_the_journal_was_vacuumed_is_not_read_twice():
+    kept = [record("two", usec=2), record("three", usec=3)]
+    runner = FakeJournalctl(
+        CompletedRun(0, "\n".join([record("one", usec=1), *kept]), ""),
+        CompletedRun(1, "", "Failed to seek to cursor"),
+        CompletedRun(0, "\n".join([*kept, record("the clock was put back", usec=1, __CURSOR="s=a;i=9")]), ""),
+    )
+    journal = Journal(runner, THIS)
+    assert len(journal.read_new()) == 3
+    assert [entry.message for entry in journal.read_new()] == ["the clock was put back"]
+
+
 def test_no_entry_yet_is_no_error_and_no_permission_is_one():
     assert Journal(FakeJournalctl(CompletedRun(1, "", "")), THIS).read_new() == []
     with pytest.raises(LlmopsError, match="group systemd-journal"):

@@ -47,8 +47,11 @@ class World:
     def say(self, text, manager=False):
         self.lines.append(Entry(int((EPOCH + self.now) * 1e6), 10, text, "stdout", manager))
 
-    def unit(self):
+    def unit(self, fresh=False):
         return self.state
+
+    def version(self):
+        return Answer(200, {"version": "0.32.0+cpu"}, "")
 
     def entries(self):
         lines, self.lines = self.lines, []
@@ -165,7 +168,7 @@ def test_a_line_that_gives_up_ends_the_wait_before_the_process_does():
         [(4, lambda w: w.say("(EngineCore pid=1) ERROR 03-01 10:00:00 [core.py:1] EngineCore failed to start."))]
     )
     verdict = run(world, gate(world))
-    assert verdict == Failed("the engine has given up its start")
+    assert verdict == Failed("the engine has given up")
     assert world.now < 8
 
 
@@ -241,6 +244,56 @@ def test_a_death_in_the_soak_fails():
     verdict = run(world, gate(world, soak_seconds=5))
     assert isinstance(verdict, Failed)
     assert world.asked == ["one", "two"]
+
+
+def test_the_soak_asks_the_canaries_again_evenly_and_keeps_to_its_budget():
+    world = World()
+    world.port = OURS
+    world.answers = ["", "", "", "HTTP 500: busy", "", ""]
+    follow = gate(world, soak_seconds=12, soak_completions=4, soak_failures=1)
+    assert isinstance(run(world, follow), Ready)
+    assert world.asked == ["one", "two", "one", "two", "one", "two"]
+    assert follow.soak() == {"asked": 4, "failed": 1, "problems": ["HTTP 500: busy"]}
+    assert 12 <= world.now - 1 <= 15
+    assert [result.problem for result in follow.found.canaries] == ["", ""]
+
+
+def test_a_soak_that_is_over_its_budget_ends_at_once():
+    world = World()
+    world.port = OURS
+    world.answers = ["", "", "HTTP 500: busy"]
+    verdict = run(world, gate(world, soak_seconds=60, soak_completions=10))
+    assert verdict == Failed("1 of 1 completions of the soak failed: HTTP 500: busy")
+    assert world.now < 5
+
+
+def test_a_listener_that_changes_during_the_soak_is_seen_at_its_end():
+    stranger = Listener(8000, (Owner(99, "nc -l 8000", "/user.slice", False, "joe"),))
+    world = World([(4, lambda w: setattr(w, "port", stranger))])
+    world.port = OURS
+    verdict = run(world, gate(world, soak_seconds=5))
+    assert isinstance(verdict, Failed) and "nc -l 8000" in verdict.reason
+
+
+def test_a_unit_that_proves_itself_to_systemd_is_waited_for():
+    activating = dataclasses.replace(RUNNING, active_state="activating", sub_state="start", status_text="canary")
+    world = World([(30, lambda w: setattr(w, "state", RUNNING))])
+    world.state = activating
+    world.port = OURS
+    follow = gate(world)
+    assert isinstance(run(world, follow), Ready) and 29 <= world.now - 1 <= 30
+
+
+def test_the_time_from_death_to_verdict_is_told_of_this_launch_alone():
+    world = World([(7.3, die)])
+    follow = gate(world)
+    run(world, follow)
+    world.state = dataclasses.replace(world.state, exec_main_exit_seconds=7.3)
+    assert follow.death_to_verdict_seconds() == pytest.approx(world.now - 7.3)
+    world.state = dataclasses.replace(world.state, invocation_id="2" * 32)
+    assert follow.death_to_verdict_seconds() is None
+    world.state = RUNNING
+    assert follow.death_to_verdict_seconds() is None
 
 
 def test_a_slice_does_not_end_during_the_proof():

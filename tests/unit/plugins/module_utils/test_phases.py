@@ -85,6 +85,16 @@ def test_a_late_line_of_one_worker_does_not_go_back():
     assert tracker.progress.text == "listening"
 
 
+def test_a_line_that_only_says_that_something_waits_is_no_progress():
+    tracker = PhaseTracker()
+    waiting = "(EngineCore pid=1) INFO 03-01 10:01:00 [shm.py:1] No available shared memory broadcast block found"
+    asked = 'INFO:     192.0.2.1:4000 - "GET /health HTTP/1.1" 503 Service Unavailable'
+    tracker.feed(entries([(5, "loading", False), (65, waiting, False), (70, asked, False)]))
+    at_five = tracker.progress.last_seconds
+    tracker.feed(entries([(80, "loaded", False)]))
+    assert tracker.progress.last_seconds - at_five == 75
+
+
 def test_what_systemd_says_is_no_phase():
     tracker = PhaseTracker()
     tracker.feed(entries([(0, "Application startup complete.", True)]))

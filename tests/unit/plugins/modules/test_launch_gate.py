@@ -22,7 +22,7 @@ class Engine(BaseHTTPRequestHandler):
     """Speaks as much of the engine's HTTP interface as the gate asks for."""
 
     def do_GET(self):
-        self.send({"data": [{"id": "kimi"}]})
+        self.send({"version": "0.32.0"} if self.path == "/version" else {"data": [{"id": "kimi"}]})
 
     def do_POST(self):
         self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -169,6 +169,29 @@ def test_an_answer_of_200_full_of_nan_fails(run_module, host):
     assert result["verdict"] == "failed" and "NaN" in result["msg"] and result["canaries"][0]["text"] == "!!!!"
 
 
+def test_another_version_than_the_runtimes_is_refused(run_module, host):
+    assert run_module(launch_gate, **host.parameters(version="0.32.0+cpu"))["verdict"] == "ready"
+    result = run_module(launch_gate, **host.parameters(version="0.33.0"))
+    assert result["verdict"] == "failed" and "vLLM 0.32.0 answers" in result["msg"] and host.server.requests[1:] == []
+
+
+def test_the_soak_asks_again(run_module, host):
+    result = run_module(launch_gate, **host.parameters(soak_completions=2))
+    assert result["soak"] == {"asked": 2, "failed": 0, "problems": []} and len(host.server.requests) == 3
+    assert result["death_to_verdict_seconds"] is None
+
+
+def test_a_tool_call_and_a_timed_answer_are_asked_for_as_they_are_described(run_module, host):
+    call = {"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    host.server.answer = {"choices": [{"message": {"content": None, "tool_calls": [call]}}]}
+    canaries = [{"kind": "tool_call", "prompt": "What is the weather in Paris?", "logprobs": False}]
+    result = run_module(launch_gate, **host.parameters(canaries=canaries))
+    assert result["verdict"] == "ready" and host.server.requests[0]["tools"]
+    slow = [{**canaries[0], "max_seconds": 0.000001}]
+    result = run_module(launch_gate, **host.parameters(canaries=slow))
+    assert "at most 1e-06 s are allowed" in result["msg"]
+
+
 def test_an_engine_that_dies_at_the_first_request_fails(run_module, host):
     host.server.answer = {"error": {"message": "EngineCore encountered an issue."}}
     result = run_module(launch_gate, **host.parameters())
@@ -195,7 +218,9 @@ def test_a_wrong_key_fails_without_showing_it(run_module, host):
         ({"port": 0}, "port 0"),
         ({"canaries": []}, "canaries is empty"),
         ({"canaries": [{"prompt": "x", "matches": "("}]}, "canary 1"),
+        ({"canaries": [{"prompt": "x", "tool": {"name": "f"}}]}, "canary 1: tool and tool_arguments are for kind"),
         ({"soak_seconds": -1}, "soak_seconds must not be negative"),
+        ({"soak_failures": -1}, "soak_failures must not be negative"),
         ({"canary_timeout_seconds": 0}, "at least 1"),
         ({"api_key_file": "/nonexistent/key"}, "cannot be read"),
     ],
