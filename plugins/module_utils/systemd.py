@@ -193,3 +193,11 @@ def show_unit(runner: Runner, name: str) -> UnitState:
     if done.returncode != 0:
         return UnitState(name=name)
     return parse_show(name, done.stdout)
+
+
+def started_seconds(unit: UnitState, now_seconds: float, monotonic_seconds: float) -> float:
+    """Return when the main process started, in seconds since the epoch; 0 when it never did.
+
+    ``now_seconds`` and ``monotonic_seconds`` are the same moment on the two clocks.
+    """
+    return now_seconds - monotonic_seconds + unit.exec_main_start_seconds if unit.exec_main_start_seconds else 0.0

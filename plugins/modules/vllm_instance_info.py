@@ -335,14 +335,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.instance import (
     read_instance,
     runs_current,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState, run_command, show_unit
-
-
-def started_at(unit: UnitState) -> float:
-    """Return when the main process started, in seconds since the epoch; 0 when it never did."""
-    if not unit.exec_main_start_seconds:
-        return 0.0
-    return time.time() - time.monotonic() + unit.exec_main_start_seconds
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, show_unit, started_seconds
 
 
 def as_result(release: Release | None) -> dict[str, object] | None:
@@ -368,6 +361,7 @@ def main() -> None:
         unit = show_unit(run_command, module.params["unit"] or f"vllm@{name}.service")
     except LlmopsError as exc:
         module.fail_json(msg=exc.message, **exc.details)
+    started = started_seconds(unit, time.time(), time.monotonic())
     for warning in instance.warnings:
         module.warn(warning)
     module.exit_json(
@@ -381,8 +375,8 @@ def main() -> None:
         releases=[{"release_id": release.release_id, "proven": release.proven} for release in instance.releases],
         proven_release=instance.current is not None and instance.current.proven,
         serving=unit.serving,
-        proven=is_proven(instance, unit, started_at(unit)),
-        runs_current=runs_current(instance, unit, started_at(unit)),
+        proven=is_proven(instance, unit, started),
+        runs_current=runs_current(instance, unit, started),
         unit=unit.as_dict(),
     )
 

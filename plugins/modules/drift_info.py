@@ -1,0 +1,318 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: drift_info
+short_description: Tell how an instance differs from what its repository says
+version_added: 0.1.0
+description:
+  - Compares the current release, its files and what is installed from it, its view of the model, its runtime, its unit,
+    the running process, the listener on its port and its API key with what the repository says.
+  - What a restart, a reboot or a rotated journal changes is not compared, so that an untouched host has no drift.
+  - Changes nothing, and asks neither the engine nor the hub anything. The weights are
+    M(llmops.vllm.model_shards)'s, with O(llmops.vllm.model_shards#module:state=verified).
+extends_documentation_fragment:
+  - llmops.vllm.attributes
+  - llmops.vllm.attributes.actiongroup_vllm
+  - llmops.vllm.attributes.info_module
+options:
+  instance:
+    description: Name of the instance, such as V(kimi).
+    type: str
+    required: true
+  root:
+    description: Directory that holds C(instances/) and C(releases/).
+    type: path
+    default: /srv/llm
+  release_id:
+    description: Identifier of the release that the repository says.
+    type: str
+    required: true
+  content:
+    description:
+      - What that release is made of, with at least C(model), C(patches), C(runtime), C(files) and C(launcher); its hash
+        is O(release_id).
+      - A current release that is another one is compared with the content in its receipt, whose hash has to be its
+        identifier.
+    type: dict
+    required: true
+  installed:
+    description: Files outside of the release that are copies of a part of it.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Absolute path of the file.
+        type: path
+        required: true
+      part:
+        description: A key of C(files) in O(content), or V(launcher).
+        type: str
+        required: true
+      mode:
+        description: Mode of the file, as a quoted octal number of four digits.
+        type: str
+        default: "0644"
+  unit:
+    description: Full name of the systemd unit. The default is C(vllm@INSTANCE.service).
+    type: str
+  port:
+    description: Port on which the instance listens.
+    type: int
+    default: 8000
+  api_key_file:
+    description: File of the instance's API key; empty for an instance without one.
+    type: path
+    default: ""
+  store:
+    description: Directory of all snapshots.
+    type: path
+    default: /srv/llm/store
+  runtimes:
+    description: Directory of all runtimes.
+    type: path
+    default: /srv/llm/runtimes
+  owner:
+    description: Name or numeric id of the user who owns what the roles write; not compared without it.
+    type: str
+  group:
+    description: Name or numeric id of the group of a release's files; not compared without it.
+    type: str
+  runtime_level:
+    description:
+      - How the runtime is compared with the records of its packages. V(stat) compares which files there are, and their
+        sizes; V(full) reads every byte; V(none) leaves it out.
+      - Compiled bytecode is in no record, and is not compared.
+    type: str
+    choices: [none, stat, full]
+    default: stat
+  ignore:
+    description:
+      - Patterns, as of a shell, for C(KIND WHERE) of differences that are meant to be, such as
+        V(unit /etc/systemd/system/vllm@kimi.service.d/site.conf).
+    type: list
+    elements: str
+    default: []
+author:
+  - llmops.vllm maintainers (@llmops)
+seealso:
+  - module: llmops.vllm.vllm_instance_info
+  - module: llmops.vllm.model_shards
+"""
+
+EXAMPLES = r"""
+- name: How does this host differ from the release that the roles have named?
+  llmops.vllm.drift_info:
+    instance: kimi
+    release_id: "{{ vllm_service_result.id }}"
+    content: "{{ vllm_service_result.content }}"
+    installed: "{{ vllm_service_result.installed }}"
+    port: "{{ vllm_service_result.probe.port }}"
+    api_key_file: "{{ vllm_service_result.probe.api_key_file }}"
+    owner: root
+    group: vllm
+    runtime_level: full
+  register: drift
+
+- name: Say it
+  ansible.builtin.debug:
+    msg: "{{ item.where }} {{ item.what }}"
+  loop: "{{ drift.findings }}"
+"""
+
+RETURN = r"""
+drift:
+  description: Whether anything differs that is not ignored.
+  returned: success
+  type: bool
+  sample: true
+findings:
+  description: What differs, without what is ignored. No content of a file is in it.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    kind:
+      description:
+        - What it is about, one of V(release), V(files), V(view), V(runtime), V(unit), V(process), V(listener),
+          V(api_key) and V(weights).
+      returned: always
+      type: str
+      sample: files
+    where:
+      description: A path, a unit, a process or a port.
+      returned: always
+      type: str
+      sample: /etc/systemd/system/vllm@.service
+    what:
+      description: The rest of a sentence that begins with RV(findings[].where).
+      returned: always
+      type: str
+      sample: differs from its release in line 12
+ignored:
+  description: What differs and is ignored, in the form of RV(findings).
+  returned: success
+  type: list
+  elements: dict
+  sample: []
+notes:
+  description: What is no difference but worth a word, such as a unit that is starting.
+  returned: success
+  type: list
+  elements: str
+  sample: ["vllm@kimi.service is starting (activating, auto-restart)."]
+current:
+  description: Identifier of the current release; empty when there is none.
+  returned: success
+  type: str
+  sample: 3f7a9c1e22b4
+expected:
+  description: Identifier of the repository's release.
+  returned: success
+  type: str
+  sample: 3f7a9c1e22b4
+model:
+  description: The model that the current release is made of, as C(repo) and C(commit); empty when it is not known.
+  returned: success
+  type: dict
+  sample: {"repo": "nvidia/Kimi-K2.5-NVFP4", "commit": "0123456789abcdef0123456789abcdef01234567"}
+"""
+
+import time
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.llmops.vllm.plugins.module_utils.drift import (
+    CONTENT_PARTS,
+    Expected,
+    Installed,
+    Report,
+    compare_api_key,
+    compare_release,
+    ignoring,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_files import compare_files, compare_view
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_process import (
+    compare_listener,
+    compare_process,
+    compare_unit,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_runtime import LEVELS, compare_runtime
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import check_path
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
+from ansible_collections.llmops.vllm.plugins.module_utils.plain_json import plain_json
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
+from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
+from ansible_collections.llmops.vllm.plugins.module_utils.store import check_store
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, started_seconds
+from ansible_collections.llmops.vllm.plugins.module_utils.view import os_errors_as_sentences
+
+INSTALLED_OPTIONS: dict[str, dict[str, Any]] = {
+    "path": {"type": "path", "required": True},
+    "part": {"type": "str", "required": True},
+    "mode": {"type": "str", "default": "0644"},
+}
+
+ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
+    "instance": {"type": "str", "required": True},
+    "root": {"type": "path", "default": "/srv/llm"},
+    "release_id": {"type": "str", "required": True},
+    "content": {"type": "dict", "required": True},
+    "installed": {"type": "list", "elements": "dict", "default": [], "options": INSTALLED_OPTIONS},
+    "unit": {"type": "str"},
+    "port": {"type": "int", "default": 8000},
+    "api_key_file": {"type": "path", "default": "", "no_log": False},
+    "store": {"type": "path", "default": "/srv/llm/store"},
+    "runtimes": {"type": "path", "default": "/srv/llm/runtimes"},
+    "owner": {"type": "str"},
+    "group": {"type": "str"},
+    "runtime_level": {"type": "str", "choices": list(LEVELS), "default": "stat"},
+    "ignore": {"type": "list", "elements": "str", "default": []},
+}
+
+
+def content_of(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of the expected release. Raises InvalidInputError unless it is whole and its hash the id."""
+    content: dict[str, Any] = plain_json(params["content"])
+    missing = sorted(CONTENT_PARTS - content.keys())
+    if missing:
+        raise InvalidInputError(f"content lacks {', '.join(missing)}; give vllm_service_result.content as it is.")
+    if release_id(content) != params["release_id"]:
+        raise InvalidInputError(
+            f"release_id is {params['release_id']}, but content is that of {release_id(content)}; give both from the "
+            "same vllm_service_result."
+        )
+    return content
+
+
+def expected_of(module: AnsibleModule) -> Expected:
+    """Return what the repository says. Raises InvalidInputError."""
+    params = module.params
+    accounts = Accounts(module.check_mode, module.warn)
+    installed = [
+        Installed(check_path("installed.path", item["path"]), item["part"], parse_mode("mode", item["mode"], 0o400))
+        for item in params["installed"]
+    ]
+    return Expected(
+        instance=params["instance"],
+        root=check_path("root", params["root"]),
+        release_id=params["release_id"],
+        content=content_of(params),
+        unit=params["unit"] or f"vllm@{params['instance']}.service",
+        port=params["port"],
+        installed=tuple(installed),
+        store=check_store(params["store"]),
+        runtimes=check_path("runtimes", params["runtimes"]),
+        api_key_file=params["api_key_file"],
+        uid=accounts.uid(params["owner"]),
+        gid=accounts.gid(params["group"]),
+    )
+
+
+def run(module: AnsibleModule) -> dict[str, Any]:
+    """Look at the host and return the result. Raises LlmopsError."""
+    expected, report = expected_of(module), Report()
+    instance = read_instance(expected.root, expected.instance)
+    with os_errors_as_sentences("compare this host with its repository"):
+        content = compare_release(expected, instance.current, report)
+        if content and instance.current is not None:
+            compare_files(expected, instance.current.path, content, report)
+            compare_view(expected, instance.current.path, content, report)
+            compare_runtime(expected, content, module.params["runtime_level"], report)
+            compare_api_key(expected, content, report)
+        unit = compare_unit(expected, run_command, report)
+        started = started_seconds(unit, time.time(), time.monotonic())
+        compare_process(expected, instance, unit, started, report)
+        compare_listener(expected, ProcFs(), unit, report)
+    counted, ignored = ignoring(report.drifts, module.params["ignore"])
+    return {
+        "changed": False,
+        "drift": bool(counted),
+        "findings": [drift.as_dict() for drift in counted],
+        "ignored": [drift.as_dict() for drift in ignored],
+        "notes": [*instance.warnings, *report.notes],
+        "current": instance.current.release_id if instance.current else "",
+        "expected": expected.release_id,
+        "model": dict(content.get("model", {})),
+    }
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        result = run(module)
+    except LlmopsError as exc:
+        module.fail_json(msg=exc.message, **exc.details)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

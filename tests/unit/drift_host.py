@@ -1,0 +1,126 @@
+"""A host on which an instance is deployed, small enough for a temporary directory."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.llmops.vllm.plugins.module_utils.drift import Expected, Installed, fingerprint
+from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LAUNCH = "1" * 32
+KEY = "sk-of-the-unit-test"
+RUNTIME = "aaaabbbbcccc"
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """What a release is made of."""
+    return {
+        "model": {"repo": "acme/tiny", "commit": COMMIT},
+        "patches": [{"name": "p", "file": "config.json", "reason": "r", "remove_keys": ["kv_cache_scheme"]}],
+        "runtime": RUNTIME,
+        "files": {"serve.yaml": "port: 8000\nseed: 1\n", "env": 'A="b"\n', "vllm@.service": "[Service]\n"},
+        "launcher": "#!/bin/sh\n",
+        "api_key_fingerprint": fingerprint("kimi", KEY),
+        **changes,
+    }
+
+
+class DriftHost:
+    """Lays out store, runtime, release and instance below ``root``, as the roles do."""
+
+    def __init__(self, root: Path, made_of: dict[str, Any] | None = None) -> None:
+        self.root = root
+        self.content = made_of or content()
+        self.id = release_id(self.content)
+        self.release = root / "releases/kimi" / self.id
+        self.snapshot = root / "store/acme--tiny" / COMMIT
+        self.packages = root / "runtimes" / RUNTIME / "lib/python3.12/site-packages"
+        self.unit_file = root / "etc/vllm@.service"
+        self.launcher = root / "etc/serve"
+        self.api_key = root / "etc/api_key"
+        self._write_store()
+        self._write_runtime()
+        self._write_release()
+
+    def expected(self, **changes: Any) -> Expected:
+        """What the repository says, which is what was deployed."""
+        installed = (
+            Installed(str(self.unit_file), "vllm@.service", 0o644),
+            Installed(str(self.launcher), "launcher", 0o755),
+        )
+        values: dict[str, Any] = {
+            "instance": "kimi",
+            "root": str(self.root),
+            "release_id": self.id,
+            "content": self.content,
+            "unit": "vllm@kimi.service",
+            "port": 8000,
+            "installed": installed,
+            "store": str(self.root / "store"),
+            "runtimes": str(self.root / "runtimes"),
+            "api_key_file": str(self.api_key),
+        }
+        return Expected(**{**values, **changes})
+
+    def parameters(self) -> dict[str, Any]:
+        """The same as parameters of the module."""
+        expected = self.expected()
+        names = ("instance", "root", "release_id", "content", "port", "store", "runtimes", "api_key_file")
+        installed = [{"path": i.path, "part": i.part, "mode": f"{i.mode:04o}"} for i in expected.installed]
+        return {**{name: getattr(expected, name) for name in names}, "installed": installed}
+
+    def _write_store(self) -> None:
+        self.snapshot.mkdir(parents=True)
+        (self.snapshot / "config.json").write_text('{"a": 1, "kv_cache_scheme": {}}')
+        (self.snapshot / "tokenizer.json").write_text("{}")
+        (self.snapshot / "model.safetensors").write_bytes(b"weights")
+
+    def _write_runtime(self) -> None:
+        files = {"vllm/__init__.py": b"version = 1\n", "vllm/_C.so": b"\x7fELF", "../../../bin/vllm": b"#!python\n"}
+        info = self.packages / "vllm-1.0.dist-info"
+        info.mkdir(parents=True)
+        lines = []
+        for name, data in files.items():
+            path = Path(os.path.normpath(self.packages / name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            lines.append(f"{name},sha256={digest},{len(data)}")
+        (info / "RECORD").write_text("\n".join([*lines, "vllm-1.0.dist-info/RECORD,,"]) + "\n")
+        (self.packages / "_virtualenv.pth").write_text("import _virtualenv")
+        (self.root / "runtimes" / RUNTIME / "runtime.json").write_text(json.dumps({"id": RUNTIME}))
+
+    def _write_release(self) -> None:
+        self.release.mkdir(parents=True, mode=0o750)
+        self.release.chmod(0o750)
+        for name, text in self.content["files"].items():
+            _put(self.release / name, text, 0o640)
+        (self.release / "runtime").symlink_to(self.root / "runtimes" / RUNTIME)
+        view = self.release / "model"
+        view.mkdir()
+        view.chmod(0o750)
+        _put(view / "config.json", '{"a": 1}', 0o640)
+        _put(view / "tokenizer.json", "{}", 0o640)
+        (view / "model.safetensors").symlink_to(self.snapshot / "model.safetensors")
+        self.write_receipt({"outcome": "proven", "invocation_id": LAUNCH, "content": self.content})
+        (self.root / "etc").mkdir()
+        _put(self.unit_file, self.content["files"]["vllm@.service"], 0o644)
+        _put(self.launcher, self.content["launcher"], 0o755)
+        _put(self.api_key, KEY, 0o600)
+        (self.root / "instances/kimi").mkdir(parents=True)
+        (self.root / "instances/kimi/current").symlink_to(self.release)
+
+    def write_receipt(self, receipt: dict[str, Any]) -> None:
+        """Write the receipt of the release."""
+        (self.release / "release.json").write_text(json.dumps(receipt))
+
+
+def _put(path: Path, text: str, mode: int) -> None:
+    path.write_text(text)
+    path.chmod(mode)
