@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = {
+    "ansible-builder": ROOT / "tests/pipelines/builder.lock",
     "hf": ROOT / "tests/benchmarks/peers/hf-current.lock",
     "hf-0.36": ROOT / "tests/benchmarks/peers/hf-0.36.lock",
     "psutil": ROOT / "tests/benchmarks/peers/psutil.lock",

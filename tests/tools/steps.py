@@ -34,6 +34,7 @@ class Steps:
             *self.static(),
             *self.unit(),
             *self.download(),
+            *self.pipelines(),
             *self.ansible(),
             *self.collection(),
             *self.on_hosts(),
@@ -108,6 +109,18 @@ class Steps:
                 "download",
                 "pytest: downloads with faults, docs/download-faults.md",
                 (("pytest", "--quiet", "tests/download"),),
+                proof=PYTEST_PROOF,
+                tally=PYTEST_TALLY,
+            )
+        ]
+
+    def pipelines(self) -> list[Step]:
+        """Return the ready pipelines of docs/pipelines, and the execution environment."""
+        return [
+            Step(
+                "pipelines",
+                "pytest: pipelines and execution environment",
+                (("pytest", "--quiet", "tests/pipelines"),),
                 proof=PYTEST_PROOF,
                 tally=PYTEST_TALLY,
             )
