@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ansible_collections.llmops.vllm.plugins.module_utils.instance import Release
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import Lock
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import Instance, Release
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
 
 CONTENT_PARTS = frozenset({"model", "patches", "runtime", "files", "launcher"})
@@ -44,11 +45,10 @@ class Drift:
 
 @dataclass(frozen=True)
 class Installed:
-    """A file outside the release that is a copy of a part of it: ``part`` is a key of the content's ``files``, or
-    ``launcher``."""
+    """A file outside the release that is a copy of a part of it."""
 
     path: str
-    part: str
+    text: str
     mode: int
 
 
@@ -56,8 +56,9 @@ class Installed:
 class Expected:
     """What the repository says; ``content`` is that of the release, whose hash ``release_id`` is.
 
-    ``store`` holds the snapshots and ``runtimes`` the runtimes; ``uid`` and ``gid`` own what the roles write (None: not
-    compared). ``api_key_file`` is empty for an instance without a key.
+    ``unit_path`` holds the unit files and ``launcher`` is what the unit starts; ``store`` holds the snapshots and
+    ``runtimes`` the runtimes; ``uid`` and ``gid`` own what the roles write (None: not compared). ``api_key_file`` is
+    empty for an instance without a key.
     """
 
     instance: str
@@ -66,12 +67,31 @@ class Expected:
     content: Mapping[str, Any]
     unit: str
     port: int
-    installed: tuple[Installed, ...] = ()
+    launcher: str = "/usr/local/lib/llmops-vllm-serve"
+    unit_path: str = "/etc/systemd/system"
     store: str = "/srv/llm/store"
     runtimes: str = "/srv/llm/runtimes"
     api_key_file: str = ""
     uid: int | None = None
     gid: int | None = None
+
+    def installed(self, content: Mapping[str, Any]) -> list[Installed]:
+        """Return what a rollout installs from a release of ``content``: template units, settings, launcher."""
+        files = content["files"]
+        units = [(name, name) for name in files if name.endswith("@.service")]
+        settings = [(f"{self.unit}.d/release.conf", "instance.conf")] if "instance.conf" in files else []
+        found = [Installed(os.path.join(self.unit_path, to), files[name], 0o644) for to, name in units + settings]
+        return [*found, Installed(self.launcher, content["launcher"], 0o755)]
+
+    @property
+    def started_from(self) -> tuple[str, str, str]:
+        """The files outside the release that the unit is started from."""
+        template = self.unit.partition("@")[0] + "@.service"
+        return (
+            os.path.join(self.unit_path, template),
+            os.path.join(self.unit_path, f"{self.unit}.d/release.conf"),
+            self.launcher,
+        )
 
 
 @dataclass
@@ -113,6 +133,15 @@ def differing_parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
         elif old != new:
             found.append(name)
     return found
+
+
+def compare_intent(instance: Instance, lock: Lock | None, report: Report) -> None:
+    """Tell of a rollout that is under way, in a note, or that was interrupted."""
+    if lock is not None:
+        report.notes.append(f"A run is at work on {instance.name}: {lock}.")
+    elif instance.intent is not None:
+        goal = instance.intent.target or "another release"
+        report.add("release", instance.name, f"was left by a rollout to {goal} that was interrupted")
 
 
 def compare_release(expected: Expected, current: Release | None, report: Report) -> Mapping[str, Any]:

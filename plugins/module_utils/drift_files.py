@@ -26,6 +26,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.view import (
 # The modes that the role vllm_service gives to what it writes into a release.
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
+SHOWN_LINES = 5
 
 
 def compare_files(expected: Expected, release: str, content: Mapping[str, Any], report: Report) -> None:
@@ -48,11 +49,9 @@ def _entries(expected: Expected, release: str, content: Mapping[str, Any]) -> It
         yield Entry(os.path.join(release, name), "file", content=data, mode=FILE_MODE, uid=uid, gid=gid)
     runtime = os.path.join(expected.runtimes, content["runtime"])
     yield Entry(os.path.join(release, "runtime"), "link", target=runtime)
-    for item in expected.installed:
-        text = content["launcher"] if item.part == "launcher" else content["files"].get(item.part)
-        if text is not None:
-            data = text.encode("utf-8", "surrogateescape")
-            yield Entry(item.path, "file", content=data, mode=item.mode, uid=uid)
+    for item in expected.installed(content):
+        data = item.text.encode("utf-8", "surrogateescape")
+        yield Entry(item.path, "file", content=data, mode=item.mode, uid=uid)
 
 
 def describe(step: Step) -> str:
@@ -70,16 +69,14 @@ def describe(step: Step) -> str:
 
 def _lines(found: bytes | None, wanted: bytes) -> str:
     if found is None:
-        return "is much larger than in its release"
+        return "is much larger than it was deployed"
     pairs = zip_longest(found.splitlines(), wanted.splitlines())
     numbers = [str(number) for number, (old, new) in enumerate(pairs, 1) if old != new]
     if not numbers:
-        return "differs from its release in its line ends"
-    return (
-        f"differs from its release from line {numbers[0]} on"
-        if len(numbers) > 5
-        else (f"differs from its release in line{'s' * (len(numbers) > 1)} {', '.join(numbers)}")
-    )
+        return "differs in its line ends"
+    if len(numbers) > SHOWN_LINES:
+        return f"differs from line {numbers[0]} on"
+    return f"differs in line{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
 
 
 def compare_view(expected: Expected, release: str, content: Mapping[str, Any], report: Report) -> None:

@@ -32,7 +32,9 @@ def compare_unit(expected: Expected, runner: Runner, report: Report) -> UnitStat
     _compare_sources(expected, runner, report)
     if unit.unit_file_state != "enabled":
         report.add("unit", unit.name, f"does not start at boot: it is {unit.unit_file_state or 'not enabled'}")
-    if unit.active_state not in _RUNNING:
+    if unit.active_state == "deactivating":
+        report.notes.append(f"{unit.name} is stopping.")
+    elif unit.active_state not in _RUNNING:
         report.add("unit", unit.name, f"is {unit.active_state or 'not running'}, and should serve")
     elif not unit.serving:
         report.notes.append(f"{unit.name} is starting ({unit.active_state}, {unit.sub_state}).")
@@ -43,13 +45,12 @@ def _compare_sources(expected: Expected, runner: Runner, report: Report) -> None
     wanted = "FragmentPath,DropInPaths,NeedDaemonReload"
     done = runner(["systemctl", "show", "--no-pager", "--property", wanted, "--", expected.unit])
     values = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
-    installed = {item.path for item in expected.installed}
-    fragment = values.get("FragmentPath", "")
-    if fragment and fragment not in installed:
+    fragment, own = values.get("FragmentPath", ""), expected.started_from
+    if fragment and fragment not in own:
         report.add("unit", fragment, f"is what systemd takes {expected.unit} from")
     for path in values.get("DropInPaths", "").split():
         # Settings of all services of a host (service.d) are the host's, not the instance's.
-        if path not in installed and os.path.basename(os.path.dirname(path)) != "service.d":
+        if path not in own and os.path.basename(os.path.dirname(path)) != "service.d":
             report.add("unit", path, f"changes {expected.unit} and is not of the repository")
     if values.get("NeedDaemonReload") == "yes":
         report.add("unit", expected.unit, "was changed on the disk since systemd has read it (systemctl daemon-reload)")
@@ -68,13 +69,13 @@ def compare_process(
     ):
         what = f"began before {instance.current.release_id} became the current release, and runs what was before"
         report.add("process", f"process {unit.main_pid}", what)
-    for item in expected.installed:
+    for path in expected.started_from:
         try:
-            changed = os.lstat(item.path).st_mtime
+            changed = os.lstat(path).st_mtime
         except FileNotFoundError:
             continue
         if changed > started_seconds + TOLERANCE_SECONDS:
-            report.add("process", f"process {unit.main_pid}", f"is older than {item.path}")
+            report.add("process", f"process {unit.main_pid}", f"is older than {path}")
 
 
 def compare_listener(expected: Expected, procfs: ProcFs, unit: UnitState, report: Report) -> None:

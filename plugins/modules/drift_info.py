@@ -40,24 +40,18 @@ options:
         identifier.
     type: dict
     required: true
-  installed:
-    description: Files outside of the release that are copies of a part of it.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      path:
-        description: Absolute path of the file.
-        type: path
-        required: true
-      part:
-        description: A key of C(files) in O(content), or V(launcher).
-        type: str
-        required: true
-      mode:
-        description: Mode of the file, as a quoted octal number of four digits.
-        type: str
-        default: "0644"
+  launcher:
+    description: The program that the unit starts, a copy of C(launcher) in O(content).
+    type: path
+    default: /usr/local/lib/llmops-vllm-serve
+  unit_path:
+    description: Directory of the unit files.
+    type: path
+    default: /etc/systemd/system
+  run_path:
+    description: Directory for locks, see M(llmops.vllm.deploy_lock).
+    type: path
+    default: /run/llmops-vllm
   unit:
     description: Full name of the systemd unit. The default is C(vllm@INSTANCE.service).
     type: str
@@ -111,7 +105,6 @@ EXAMPLES = r"""
     instance: kimi
     release_id: "{{ vllm_service_result.id }}"
     content: "{{ vllm_service_result.content }}"
-    installed: "{{ vllm_service_result.installed }}"
     port: "{{ vllm_service_result.probe.port }}"
     api_key_file: "{{ vllm_service_result.probe.api_key_file }}"
     owner: root
@@ -153,7 +146,7 @@ findings:
       description: The rest of a sentence that begins with RV(findings[].where).
       returned: always
       type: str
-      sample: differs from its release in line 12
+      sample: differs in line 12
 ignored:
   description: What differs and is ignored, in the form of RV(findings).
   returned: success
@@ -187,12 +180,13 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import RUN_PATH, read_lock
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import (
     CONTENT_PARTS,
     Expected,
-    Installed,
     Report,
     compare_api_key,
+    compare_intent,
     compare_release,
     ignoring,
 )
@@ -206,7 +200,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.drift_runtime import L
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import check_path
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import read_instance
-from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
+from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts
 from ansible_collections.llmops.vllm.plugins.module_utils.plain_json import plain_json
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
@@ -214,18 +208,14 @@ from ansible_collections.llmops.vllm.plugins.module_utils.store import check_sto
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, started_seconds
 from ansible_collections.llmops.vllm.plugins.module_utils.view import os_errors_as_sentences
 
-INSTALLED_OPTIONS: dict[str, dict[str, Any]] = {
-    "path": {"type": "path", "required": True},
-    "part": {"type": "str", "required": True},
-    "mode": {"type": "str", "default": "0644"},
-}
-
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "instance": {"type": "str", "required": True},
     "root": {"type": "path", "default": "/srv/llm"},
     "release_id": {"type": "str", "required": True},
     "content": {"type": "dict", "required": True},
-    "installed": {"type": "list", "elements": "dict", "default": [], "options": INSTALLED_OPTIONS},
+    "launcher": {"type": "path", "default": "/usr/local/lib/llmops-vllm-serve"},
+    "unit_path": {"type": "path", "default": "/etc/systemd/system"},
+    "run_path": {"type": "path", "default": RUN_PATH},
     "unit": {"type": "str"},
     "port": {"type": "int", "default": 8000},
     "api_key_file": {"type": "path", "default": "", "no_log": False},
@@ -256,10 +246,6 @@ def expected_of(module: AnsibleModule) -> Expected:
     """Return what the repository says. Raises InvalidInputError."""
     params = module.params
     accounts = Accounts(module.check_mode, module.warn)
-    installed = [
-        Installed(check_path("installed.path", item["path"]), item["part"], parse_mode("mode", item["mode"], 0o400))
-        for item in params["installed"]
-    ]
     return Expected(
         instance=params["instance"],
         root=check_path("root", params["root"]),
@@ -267,7 +253,8 @@ def expected_of(module: AnsibleModule) -> Expected:
         content=content_of(params),
         unit=params["unit"] or f"vllm@{params['instance']}.service",
         port=params["port"],
-        installed=tuple(installed),
+        launcher=check_path("launcher", params["launcher"]),
+        unit_path=check_path("unit_path", params["unit_path"]),
         store=check_store(params["store"]),
         runtimes=check_path("runtimes", params["runtimes"]),
         api_key_file=params["api_key_file"],
@@ -281,6 +268,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     expected, report = expected_of(module), Report()
     instance = read_instance(expected.root, expected.instance)
     with os_errors_as_sentences("compare this host with its repository"):
+        compare_intent(instance, read_lock(expected.instance, module.params["run_path"]), report)
         content = compare_release(expected, instance.current, report)
         if content and instance.current is not None:
             compare_files(expected, instance.current.path, content, report)

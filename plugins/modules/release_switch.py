@@ -84,6 +84,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+current:
+  description: Identifier of the release that is the current one afterwards; empty when there is none.
+  returned: success, not in check mode
+  type: str
+  sample: 3f7a9c1e22b4
 paths:
   description: The files and links that change, in order.
   returned: success
@@ -138,11 +143,14 @@ def main() -> None:
     try:
         plan = plan_step(module.params)
         diff = plan.differences().as_diff()
+        after = {}
         if not module.check_mode:
             plan.apply()
+            current = read_instance(module.params["root"], module.params["instance"]).current
+            after["current"] = current.release_id if current else ""
     except LlmopsError as exc:
         module.fail_json(msg=exc.message, **exc.details)
-    module.exit_json(changed=plan.changed, diff=diff, paths=[step.path for step in plan.steps])
+    module.exit_json(changed=plan.changed, diff=diff, paths=[step.path for step in plan.steps], **after)
 
 
 if __name__ == "__main__":

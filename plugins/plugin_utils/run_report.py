@@ -26,6 +26,7 @@ SCHEMA = "llmops.vllm/run"
 SCHEMA_VERSION = 1
 MESSAGE_CHARACTERS = 8000
 GATE = ("llmops.vllm.launch_gate", "launch_gate")
+SWITCH = ("llmops.vllm.release_switch", "release_switch")
 INSTANCE_INFO = ("llmops.vllm.vllm_instance_info", "vllm_instance_info")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # From best to worst.
@@ -55,6 +56,7 @@ class HostRecord:
 
     ends: list[TaskEnd] = field(default_factory=list)
     before: str | None = None
+    after: str | None = None
     gate: Mapping[str, Any] = field(default_factory=dict)
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     failures: list[dict[str, str]] = field(default_factory=list)
@@ -79,8 +81,10 @@ class RunReport:
             record.gate = end.values
         if end.action in INSTANCE_INFO and record.before is None and "current" in end.values:
             record.before = _release_of(end.values["current"])
+        if end.action in SWITCH and "current" in end.values:
+            record.after = str(end.values["current"])
         facts = end.values.get("ansible_facts")
-        for name in ("vllm_service_result", "vllm_rollout_result", "vllm_drift_result"):
+        for name in ("vllm_service_result", "vllm_drift_result"):
             if isinstance(facts, Mapping) and isinstance(facts.get(name), Mapping):
                 record.facts[name] = facts[name]
 
@@ -131,7 +135,6 @@ def _release_of(current: Any) -> str:
 
 def _host_document(record: HostRecord, summary: Mapping[str, int]) -> dict[str, Any]:
     service = record.facts.get("vllm_service_result", {})
-    rollout = record.facts.get("vllm_rollout_result", {})
     drift = record.facts.get("vllm_drift_result")
     verdict = record.gate.get("verdict")
     return {
@@ -140,7 +143,7 @@ def _host_document(record: HostRecord, summary: Mapping[str, int]) -> dict[str, 
         "release": {
             "before": record.before,
             "wanted": _text(service.get("id")),
-            "after": _text(rollout.get("after")) if rollout else record.before,
+            "after": record.before if record.after is None else clean(record.after),
         },
         "launch": {
             "invocation_id": _text(record.gate.get("invocation_id")),

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.llmops.vllm.plugins.module_utils.drift import Expected, Installed, fingerprint
+from ansible_collections.llmops.vllm.plugins.module_utils.drift import Expected, fingerprint
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -24,7 +24,12 @@ def content(**changes: Any) -> dict[str, Any]:
         "model": {"repo": "acme/tiny", "commit": COMMIT},
         "patches": [{"name": "p", "file": "config.json", "reason": "r", "remove_keys": ["kv_cache_scheme"]}],
         "runtime": RUNTIME,
-        "files": {"serve.yaml": "port: 8000\nseed: 1\n", "env": 'A="b"\n', "vllm@.service": "[Service]\n"},
+        "files": {
+            "serve.yaml": "port: 8000\nseed: 1\n",
+            "env": 'A="b"\n',
+            "vllm@.service": "[Service]\n",
+            "instance.conf": "[Unit]\n",
+        },
         "launcher": "#!/bin/sh\n",
         "api_key_fingerprint": fingerprint("kimi", KEY),
         **changes,
@@ -42,6 +47,7 @@ class DriftHost:
         self.snapshot = root / "store/acme--tiny" / COMMIT
         self.packages = root / "runtimes" / RUNTIME / "lib/python3.12/site-packages"
         self.unit_file = root / "etc/vllm@.service"
+        self.settings = root / "etc/vllm@kimi.service.d/release.conf"
         self.launcher = root / "etc/serve"
         self.api_key = root / "etc/api_key"
         self._write_store()
@@ -50,10 +56,6 @@ class DriftHost:
 
     def expected(self, **changes: Any) -> Expected:
         """What the repository says, which is what was deployed."""
-        installed = (
-            Installed(str(self.unit_file), "vllm@.service", 0o644),
-            Installed(str(self.launcher), "launcher", 0o755),
-        )
         values: dict[str, Any] = {
             "instance": "kimi",
             "root": str(self.root),
@@ -61,7 +63,8 @@ class DriftHost:
             "content": self.content,
             "unit": "vllm@kimi.service",
             "port": 8000,
-            "installed": installed,
+            "launcher": str(self.launcher),
+            "unit_path": str(self.root / "etc"),
             "store": str(self.root / "store"),
             "runtimes": str(self.root / "runtimes"),
             "api_key_file": str(self.api_key),
@@ -71,9 +74,9 @@ class DriftHost:
     def parameters(self) -> dict[str, Any]:
         """The same as parameters of the module."""
         expected = self.expected()
-        names = ("instance", "root", "release_id", "content", "port", "store", "runtimes", "api_key_file")
-        installed = [{"path": i.path, "part": i.part, "mode": f"{i.mode:04o}"} for i in expected.installed]
-        return {**{name: getattr(expected, name) for name in names}, "installed": installed}
+        names = ("instance", "root", "release_id", "content", "port", "launcher", "unit_path", "store", "runtimes")
+        values = {name: getattr(expected, name) for name in (*names, "api_key_file")}
+        return {**values, "run_path": str(self.root / "run")}
 
     def _write_store(self) -> None:
         self.snapshot.mkdir(parents=True)
@@ -109,7 +112,8 @@ class DriftHost:
         _put(view / "tokenizer.json", "{}", 0o640)
         (view / "model.safetensors").symlink_to(self.snapshot / "model.safetensors")
         self.write_receipt({"outcome": "proven", "invocation_id": LAUNCH, "content": self.content})
-        (self.root / "etc").mkdir()
+        self.settings.parent.mkdir(parents=True)
+        _put(self.settings, self.content["files"]["instance.conf"], 0o644)
         _put(self.unit_file, self.content["files"]["vllm@.service"], 0o644)
         _put(self.launcher, self.content["launcher"], 0o755)
         _put(self.api_key, KEY, 0o600)

@@ -38,7 +38,7 @@ def test_a_deployment_tells_releases_launch_and_outcome():
         end({"ansible_facts": {"vllm_service_result": {"id": "bbb", "content": {"files": {"env": "x"}}}}}),
         end(GATE, action="llmops.vllm.launch_gate"),
         end({"current": {"release_id": "bbb"}}, action="llmops.vllm.vllm_instance_info"),
-        end({"ansible_facts": {"vllm_rollout_result": {"after": "bbb"}}}),
+        end({"changed": True, "current": "bbb"}, action="llmops.vllm.release_switch"),
         gpu_1=FINE,
     )
     assert (found["schema"], found["schema_version"]) == ("llmops.vllm/run", SCHEMA_VERSION)

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+import json
+from dataclasses import fields
+
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import Lock
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import (
     SHOWN,
     Drift,
     Report,
     compare_api_key,
+    compare_intent,
     compare_release,
     differing_parts,
     ignoring,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.instance import read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import Intent, read_instance
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
 from ansible_collections.llmops.vllm.tests.unit.drift_host import KEY, DriftHost, content
+
+INTENT = [field.name for field in fields(Intent)]
 
 
 @pytest.fixture
@@ -80,6 +87,19 @@ def test_a_content_of_another_form_is_told_but_nothing_is_compared_with_it(tmp_p
     host.write_receipt({"outcome": "proven", "content": old})
     known, drifts = compared(host)
     assert known == {} and len(drifts) == 1 and "differs in: api_key_fingerprint, files" in drifts[0].what
+
+
+def intended(host, lock):
+    (host.root / "instances/kimi/intent.json").write_text(json.dumps({**dict.fromkeys(INTENT, ""), "target": "bbb"}))
+    report = Report()
+    compare_intent(read_instance(str(host.root), "kimi"), lock, report)
+    return report
+
+
+def test_a_rollout_that_was_interrupted_is_drift_and_one_under_way_a_note(host):
+    assert "a rollout to bbb that was interrupted" in intended(host, None).drifts[0].what
+    under_way = intended(host, Lock("1", "ops@here"))
+    assert under_way.drifts == [] and "ops@here" in under_way.notes[0]
 
 
 def test_the_same_contents_differ_in_nothing():

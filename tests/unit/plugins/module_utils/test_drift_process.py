@@ -47,7 +47,7 @@ def unit(host, status=0, **changes):
 
 
 def test_a_unit_as_it_was_installed_has_no_drift(host):
-    assert unit(host) == ([], [])
+    assert unit(host, DropInPaths=str(host.settings)) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,10 @@ def test_a_unit_as_it_was_installed_has_no_drift(host):
 def test_an_engine_that_is_starting_is_a_note_and_no_drift(host, changes):
     drifts, notes = unit(host, **changes)
     assert drifts == [] and "is starting" in notes[0]
+
+
+def test_an_engine_that_is_stopping_is_a_note(host):
+    assert unit(host, ActiveState="deactivating") == ([], ["vllm@kimi.service is stopping."])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def process(host, started, invocation=LAUNCH):
 
 
 def set_times(host, seconds):
-    for path in (host.unit_file, host.launcher, host.root / "instances/kimi/current"):
+    for path in (host.unit_file, host.settings, host.launcher, host.root / "instances/kimi/current"):
         os.utime(path, (seconds, seconds), follow_symlinks=False)
 
 

@@ -88,7 +88,7 @@ def test_a_host_without_systemd_fails(look, monkeypatch):
         ({"root": "relative"}, "root must be an absolute path"),
         ({"instance": "../x"}, "instance '../x'"),
         ({"unit": "-H a.service"}, "is not the full name of a service"),
-        ({"installed": [{"path": "/x", "part": "launcher", "mode": "644"}]}, "mode must be a quoted octal"),
+        ({"launcher": "serve"}, "launcher must be an absolute path"),
     ],
 )
 def test_bad_input_fails_with_one_sentence(look, params, sentence):
