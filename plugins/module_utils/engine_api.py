@@ -105,17 +105,28 @@ class EngineApi:
             headers["Authorization"] = f"Bearer {self._api_key}"
         return headers
 
+    def text(self, path: str, timeout_seconds: float) -> str | None:
+        """GET ``path``, which is no JSON; ``None`` for whatever is not a status of 200."""
+        try:
+            status, content = self._exchange("GET", path, None, timeout_seconds)
+        except (OSError, http.client.HTTPException):
+            return None
+        return content[:MAX_ANSWER_BYTES].decode("utf-8", "replace") if status == 200 else None
+
     def _ask(self, method: str, path: str, body: bytes | None, timeout_seconds: float) -> Answer:
+        try:
+            return _parse(*self._exchange(method, path, body, timeout_seconds))
+        except (OSError, http.client.HTTPException) as exc:
+            return Answer(0, None, _describe(exc, timeout_seconds))
+
+    def _exchange(self, method: str, path: str, body: bytes | None, timeout_seconds: float) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
         try:
             connection.request(method, path, body=body, headers=self._headers(with_body=body is not None))
             response = connection.getresponse()
-            content = response.read(MAX_ANSWER_BYTES + 1)
-        except (OSError, http.client.HTTPException) as exc:
-            return Answer(0, None, _describe(exc, timeout_seconds))
+            return response.status, response.read(MAX_ANSWER_BYTES + 1)
         finally:
             connection.close()
-        return _parse(response.status, content)
 
 
 def _describe(exc: Exception, timeout_seconds: float) -> str:

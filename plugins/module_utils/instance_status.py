@@ -1,0 +1,184 @@
+# Copyright: (c) 2026, llmops.vllm maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the instances of a host are doing, for one line each: release, state, phase, load, last verdict, lock."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Callable
+
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import read_lock
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import Instance, is_proven, read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
+
+METRICS_SECONDS = 2.0
+_METRIC = re.compile(r"^(vllm:[a-z_]+)(?:\{.*\})? (\S+)$", re.M)
+_KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+
+# Answers the text of GET /metrics of (host, port), None when there is no answer.
+Metrics = Callable[[str, int], "str | None"]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of one engine: ``kv_use`` is a share from 0 to 1; None stands for what it does not count."""
+
+    tokens_per_second: float | None = None
+    kv_use: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """One instance. Times are UTC, empty when there is none."""
+
+    instance: str
+    release: str
+    previous: str
+    since: str
+    state: str
+    phase: str
+    proven: bool
+    last_verdict: str
+    load: Load
+    intent: dict[str, Any] | None
+    lock: dict[str, Any] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values for a module's result, those of the load among the others."""
+        values = asdict(self)
+        values.update(values.pop("load"))
+        return values
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where the instances lie, and how the host and its engines are asked."""
+
+    root: str
+    run_path: str
+    run: Runner
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class Clock:
+    """``wall`` gives seconds since the epoch, ``monotonic`` those of this boot, ``sleep`` waits."""
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+
+
+def instance_names(root: str) -> list[str]:
+    """Return the instances of this host, by name."""
+    try:
+        with os.scandir(os.path.join(root, "instances")) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def read_status(host: Host, names: Sequence[str], sample_seconds: float, clock: Clock) -> list[Status]:
+    """Return the status of each instance; the engines are asked twice, ``sample_seconds`` apart, for their rate."""
+    found = [(read_instance(host.root, name), show_unit(host.run, f"vllm@{name}.service")) for name in names]
+    asked = [_address(instance) if unit.main_pid else None for instance, unit in found]
+    first = [host.metrics(*address) if address else None for address in asked]
+    began = clock.monotonic()
+    if sample_seconds > 0 and any(first):
+        clock.sleep(sample_seconds)
+    loads = []
+    for address, text in zip(asked, first):
+        later = host.metrics(*address) if address and text is not None else None
+        loads.append(load_of(text, later, clock.monotonic() - began))
+    return [_status(instance, unit, load, host.run_path, clock) for (instance, unit), load in zip(found, loads)]
+
+
+def load_of(first: str | None, later: str | None, seconds: float) -> Load:
+    """Return the load from two looks at the metrics, ``seconds`` apart; several engines of one server count as one."""
+    if first is None or later is None:
+        return Load()
+    before, now = _sums(first), _sums(later)
+    tokens = "vllm:generation_tokens_total"
+    rate = (now[tokens] - before.get(tokens, 0.0)) / seconds if tokens in now and seconds > 0 else None
+    use = next((_mean(later, name) for name in _KV_USE if name in now), None)
+    return Load(
+        tokens_per_second=None if rate is None else round(max(0.0, rate), 1),
+        kv_use=None if use is None else round(use, 4),
+        running=_count(now, "vllm:num_requests_running"),
+        waiting=_count(now, "vllm:num_requests_waiting"),
+    )
+
+
+def _values(text: str) -> list[tuple[str, float]]:
+    found = []
+    for name, value in _METRIC.findall(text):
+        try:
+            found.append((name, float(value)))
+        except ValueError:
+            continue
+    return found
+
+
+def _sums(text: str) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for name, value in _values(text):
+        sums[name] = sums.get(name, 0.0) + value
+    return sums
+
+
+def _mean(text: str, name: str) -> float:
+    values = [value for found, value in _values(text) if found == name]
+    return sum(values) / len(values)
+
+
+def _count(sums: dict[str, float], name: str) -> int | None:
+    return int(sums[name]) if name in sums else None
+
+
+def _address(instance: Instance) -> tuple[str, int] | None:
+    probe = ((instance.current.receipt if instance.current else None) or {}).get("probe") or {}
+    try:
+        return str(probe["host"]), int(probe["port"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _status(instance: Instance, unit: UnitState, load: Load, run_path: str, clock: Clock) -> Status:
+    lock = read_lock(instance.name, run_path)
+    offset = clock.wall() - clock.monotonic()
+    started = offset + unit.exec_main_start_seconds if unit.exec_main_start_seconds else 0.0
+    proven = is_proven(instance, unit, started)
+    return Status(
+        instance=instance.name,
+        release=instance.current.release_id if instance.current else "",
+        previous=instance.previous.release_id if instance.previous else "",
+        since=_utc(offset + unit.active_enter_seconds) if unit.active_enter_seconds and unit.serving else "",
+        state=unit.active_state or "unknown",
+        phase=unit.status_text or ("serves" if proven else unit.sub_state),
+        proven=proven,
+        last_verdict=_verdict(instance),
+        load=load,
+        intent=instance.intent.as_dict() if instance.intent else None,
+        lock=lock.as_dict() if lock else None,
+    )
+
+
+def _verdict(instance: Instance) -> str:
+    """Return outcome and first sentence of the newest receipt of the instance's releases."""
+    receipts = [release.receipt for release in instance.releases if release.receipt]
+    if not receipts:
+        return ""
+    newest = max(receipts, key=lambda receipt: str(receipt.get("time", "")))
+    message = str((newest.get("verdict") or {}).get("message", "")).partition("\n")[0]
+    return " ".join(filter(None, (str(newest.get("release", "")), str(newest.get("outcome", "")), message)))
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
