@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, cast
@@ -48,13 +49,14 @@ class TimedReads:
     """Lets a read of many bytes return after a second with those that have come. ``raw`` is a socket's raw stream.
 
     A buffered reader asks its raw stream until all is there. A connection that was fast and then drips would keep it
-    for ever, as every byte ends a stall. It returns with what it has when the raw stream says None: nothing now.
+    for ever, as every byte ends a stall. It returns with what it has when the raw stream says None: nothing now. A read
+    that nobody has begun here is left as it is.
     """
 
     def __init__(self, raw: Any, monotonic: Callable[[], float]) -> None:
         self._readinto = raw.readinto
         self._monotonic = monotonic
-        self._until = 0.0
+        self._until = math.inf
         self._begun = False
         raw.readinto = self._read
 

@@ -340,7 +340,9 @@ def main() -> int:
         return 2
     with prepared() as bench:
         job = bench.job("memory", repository=bench.many)
-        bench.execute(module_command(job), job)  # peers are installed and compiled; after this so are we
+        first = bench.execute(module_command(job), job)  # peers are installed and compiled; after this so are we
+        if result_of(first).get("failed"):
+            raise RuntimeError(first.output)
         disk_rates = measure_downloads(bench)
         result = summary(bench, disk_rates)
         result |= measure_second_run(bench)

@@ -161,3 +161,10 @@ def test_a_single_byte_is_waited_for_however_long_it_takes() -> None:
     timed.begin()
     clock.now += 100
     assert io.BufferedReader(raw).readinto(bytearray(100_000)) == 1
+
+
+def test_a_read_that_nobody_began_here_waits_for_all_of_it() -> None:
+    clock = Clock()
+    raw = Dripping(clock, 5)
+    TimedReads(raw, clock)
+    assert io.BufferedReader(raw).readinto(bytearray(100_000)) == 5

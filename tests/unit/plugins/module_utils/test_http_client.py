@@ -15,7 +15,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     sends_in_clear,
     without_query,
 )
-from ansible_collections.llmops.vllm.tests.unit.hub_server import REPO, Hub
+from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, Hub
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,17 @@ def test_a_connection_is_used_again_after_a_body_was_read(hub: Hub) -> None:
         with client.get(f"{hub.endpoint}/{REPO}/resolve/main/config.json", {}) as response:
             assert response.read_into(buffer) == len(hub.files["config.json"])
     assert hub.api.connections == 1
+    client.close()
+
+
+def test_a_document_is_read_whole_however_large(hub: Hub) -> None:
+    hub.page_size = 10_000
+    hub.files.update({f"model-{number:05d}-of-02000.safetensors": b"" for number in range(2000)})
+    client = HttpClient(hub.endpoint, requests=load_requests())
+    for _turn in range(2):
+        with client.get(f"{hub.endpoint}/api/models/{REPO}/tree/{COMMIT}?recursive=true", {}) as response:
+            assert int(response.headers["Content-Length"]) > 300_000
+            assert len(response.document()) == len(hub.tree_entries())
     client.close()
 
 
