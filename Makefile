@@ -1,6 +1,8 @@
 SHELL := /bin/bash
 BOOTSTRAP := tests/tools/bootstrap.sh
 RUN := .venv/bin/python tests/tools/run_tests.py
+# Scenarios at a time in `make test`; two of them want 16 GiB of memory.
+JOBS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env test-env test test-fast lint unit fmt download-faults rehearsal rehearsal-down clean
@@ -14,8 +16,8 @@ env: ## Make .venv: ansible-core and the tools, as locked
 test-env:
 	@$(BOOTSTRAP) .venv .venv-2.19 .venv-3.9 tools
 
-test: test-env ## Run every gate and every test, on test hosts too where they can run
-	@$(RUN)
+test: test-env ## Run every gate and every test, on test hosts too where they can run (JOBS=2: two hosts at a time)
+	@$(RUN) --jobs $(JOBS)
 
 test-fast: test-env ## The same without test hosts
 	@$(RUN) --no-hosts
