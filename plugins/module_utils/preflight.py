@@ -26,7 +26,10 @@ _EVIDENCE_LENGTH = 600
 
 
 def judge_engine(answer: EngineAnswer) -> list[Finding]:
-    """Turn the engine's answer into findings; an engine that could not be asked is a warning, never a guess."""
+    """Turn the engine's answer into findings; an engine that could not be asked is a warning, never a guess.
+
+    What was read of its attention backends in its source counts all the same.
+    """
     engine = f"vLLM {answer.version}" if answer.version else "the installed engine"
     if answer.stage == "done":
         return list(judge_attention(answer, engine))
@@ -41,7 +44,8 @@ def judge_engine(answer: EngineAnswer) -> list[Finding]:
         what = f"{engine} lacks a package that it needs to start."
         return [Finding("runtime_incomplete", "no_go", what, answer.error, "use a complete lock (vllm_runtime_lock)")]
     what = f"{engine} could not be asked; whether the launch can work is unknown."
-    return [Finding("engine_not_asked", "warn", what, answer.error, "run the command of the runtime by hand and look")]
+    remedy = "run the command of the runtime by hand and look"
+    return [Finding("engine_not_asked", "warn", what, answer.error, remedy), *judge_attention(answer, engine)]
 
 
 def judge_attention(answer: EngineAnswer, engine: str) -> Iterator[Finding]:
@@ -52,23 +56,33 @@ def judge_attention(answer: EngineAnswer, engine: str) -> Iterator[Finding]:
         yield Finding("attention_not_asked", "warn", what, str(said["unanswered"]), "look at the launch's first lines")
         return
     refusing: Mapping[str, Sequence[str]] = said.get("refusing") or {}
-    if not said or (said["validates"] and said.get("selected")) or not any(refusing.values()):
+    read = said.get("read") == "source"
+    if not said or (said["validates"] and (said.get("selected") or (read and said["accepting"]))):
+        return
+    if said.get("undecided"):
+        what = f"The source of {engine} does not tell whether an attention backend takes this model."
+        evidence = "; ".join(f"{name}: {', '.join(why)}" for name, why in said["undecided"].items())[:_EVIDENCE_LENGTH]
+        yield Finding("attention_undecided", "warn", what, evidence, "look at the launch's first lines")
+        return
+    if not any(refusing.values()):
         return
     reasons = "; ".join(f"{name}: {', '.join(why)}" for name, why in refusing.items() if why)
     evidence = f"kv_cache_dtype={answer.kv_cache_dtype}, head size {said['head_size']}. {reasons}"[:_EVIDENCE_LENGTH]
-    where = f"the attention selector of {engine}, asked for {said['device'] or 'this host'}"
+    how = "read in its source" if read else "asked"
+    where = f"the attention selector of {engine}, {how} for {said['device'] or 'this host'}"
     # A backend of a platform that validates nothing may serve what it does not list, but for a quantised latent cache,
     # which dies at the first request.
     certain = bool(said["validates"] or (said["mla"] and said["quantized"]))
-    if said["quantized"] and any(KV_REFUSED in why for why in refusing.values()):
+    if answer.kv_cache_dtype != "auto" and any(KV_REFUSED in why for why in refusing.values()):
         what = f"No attention backend takes this model with a KV cache of {answer.kv_cache_dtype}."
-        asked = str(answer.config.get("kv_cache_dtype_asked", "auto"))
-        by_checkpoint = asked in ("", "auto")
+        by_checkpoint = str(answer.config.get("kv_cache_dtype_asked", "auto")) in ("", "auto")
         remedy = KV_PATCH_REMEDY if by_checkpoint else KV_FLAG_REMEDY
+        if not said["quantized"]:
+            remedy = f"{KV_FLAG_REMEDY}; where the checkpoint asks for FP8, {KV_PATCH_REMEDY} as well"
         origin = "the checkpoint's configuration" if by_checkpoint else "--kv-cache-dtype"
         evidence = f"{evidence}; the dtype comes from {origin}"
         severity = "no_go" if certain else "warn"
-        yield Finding("kv_cache_dtype", severity, what, evidence, remedy, where, KV_PRICE)
+        yield Finding("kv_cache_dtype", severity, what, evidence, remedy, where, KV_PRICE if said["quantized"] else "")
         return
     what = "No attention backend takes this model with these arguments."
     remedy = f"{ARGUMENTS_REMEDY} (attention-backend, kv-cache-dtype, block-size, dtype)"

@@ -229,7 +229,7 @@ attention:
   type: dict
   contains:
     selected:
-      description: The backend that would serve; empty when none would.
+      description: The backend that would serve; empty when none would, or when it is not known which of several.
       returned: when the engine was asked
       type: str
     accepting:
@@ -241,16 +241,53 @@ attention:
       description: The backends that would not, with the engine's reasons.
       returned: when the engine was asked
       type: dict
+    undecided:
+      description: The backends of which the engine's source does not tell whether they would, with what may refuse.
+      returned: when the engine's source was read
+      type: dict
+    read:
+      description: V(source) when the engine could not be asked, and its installed source was read without running it.
+      returned: when the engine's source was read
+      type: str
+      sample: source
     capability:
       description: Compute capability of the GPU that the question was about; empty for an engine on the CPU.
       returned: when the engine was asked
       type: str
+kernels:
+  description:
+    - What the source of the installed engine says of the kernels for this model on these GPUs, as far as it tells; read
+      without running it. Empty for an engine on the CPU.
+    - Where a selector may end with one of several, all are named.
+  returned: always
+  type: dict
+  contains:
+    quantization:
+      description: The quantisation C(method), whether it is C(known), and the C(min_capability) it needs, 75 for 7.5.
+      returned: when the source tells
+      type: dict
+      sample: {"method": "modelopt_fp4", "known": true, "min_capability": 75}
+    experts:
+      description: C(possible) backends for experts in NVFP4, and C(reasons) of those that refuse.
+      returned: when the model has such experts
+      type: dict
+      sample: {"possible": ["FLASHINFER_CUTLASS"], "reasons": []}
+    vision:
+      description: The attention backend of the vision tower.
+      returned: when the model has one
+      type: str
+      sample: FLASH_ATTN
+    prefill:
+      description: The backend for the prefill of latent attention.
+      returned: when the model has it
+      type: str
+      sample: FLASH_ATTN
 cached:
   description: Whether the engine's answer is one that was kept.
   returned: always
   type: bool
 vllm_version:
-  description: Version of the engine that was asked; empty when it could not be.
+  description: Version of the engine that was asked, or whose source was read; empty when neither could be.
   returned: always
   type: str
   sample: 0.32.0
@@ -267,6 +304,7 @@ import pwd
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -288,8 +326,14 @@ from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
     judge_port,
     overrule,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.preflight_host import look_at_host
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight_host import look_at_host, see
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight_memory import Fit, judge_memory, reckon, summary
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight_source import (
+    Reading,
+    consult_source,
+    judge_reading,
+    with_reading,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.runtime_facts import read_runtime
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, show_unit
@@ -365,10 +409,13 @@ def ask(module: AnsibleModule, contents: Mapping[str, bytes]) -> tuple[EngineAns
     return answer, False
 
 
-def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Return the files that the patches change, and the model's configuration after them. Raises LlmopsError."""
+def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Any] | None]:
+    """Return the files that the patches change, and of the model as it then is ``config.json``, ``hf_quant_config.json``.
+
+    The last is None where there is none. Raises LlmopsError.
+    """
     if not os.path.isdir(parameters["snapshot"]):
-        return {}, {}
+        return {}, {}, None
     snapshot = os.path.realpath(parameters["snapshot"])
     try:
         patches = [Patch.from_parameters(patch) for patch in parameters["patches"]]
@@ -377,12 +424,18 @@ def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict
     with os_errors_as_sentences(f"read the snapshot {snapshot}"):
         sources = snapshot_sources(snapshot)
         contents = apply_patches(patches, lambda path: read_source(sources, path)).contents
-        text = contents.get("config.json") or read_source(sources, "config.json") or b"{}"
+        texts = [contents.get(name) or read_source(sources, name) for name in ("config.json", "hf_quant_config.json")]
+    config, quantized = (as_mapping(text) for text in texts)
+    return contents, config or {}, quantized
+
+
+def as_mapping(text: bytes | None) -> dict[str, Any] | None:
+    """Return a JSON object, None for anything else: the engine says what is wrong with it."""
     try:
-        config = json.loads(text)
+        value = json.loads(text or b"null")
     except ValueError:
-        config = {}  # the engine says what is wrong with it
-    return contents, config if isinstance(config, dict) else {}
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def launch_of(parameters: Mapping[str, Any], weight_bytes: int | None) -> Launch:
@@ -413,7 +466,18 @@ def fits(
         return None, [Finding("memory_not_reckoned", "info", what, "config.json", "see what the engine logs")]
 
 
-def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | None, bool]:
+@dataclass(frozen=True)
+class Examined:
+    """What was found, and what it rests on."""
+
+    findings: list[Finding]
+    answer: EngineAnswer
+    reading: Reading = field(default_factory=Reading)
+    fit: Fit | None = None
+    cached: bool = False
+
+
+def examine(module: AnsibleModule) -> Examined:
     """Ask the engine, read the weights' headers, look at the host. Raises LlmopsError."""
     parameters = module.params
     host = this_host(partial(run_command, timeout_seconds=HOST_TIMEOUT_SECONDS))
@@ -422,10 +486,10 @@ def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | N
     if missing:
         if not module.check_mode:
             raise InvalidInputError(f"The engine cannot be asked on this host: {missing}.")
-        answer = EngineAnswer("silent", missing, "", "")
-        look = look_at_host(host, launch_of(parameters, None), {}, "", capability)
-        return [*judge_engine(answer), *look.findings], answer, None, False
-    contents, config = patched_files(parameters)
+        answer, launch = EngineAnswer("silent", missing, "", ""), launch_of(parameters, None)
+        look = look_at_host(see(host, launch, capability), launch, {}, "")
+        return Examined([*judge_engine(answer), *look.findings], answer)
+    contents, config, quantized = patched_files(parameters)
     reading = os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}")
     with reading, ThreadPoolExecutor(max_workers=1) as pool:
         asked = pool.submit(ask, module, contents)  # the engine works in a process of its own meanwhile
@@ -433,12 +497,16 @@ def examine(module: AnsibleModule) -> tuple[list[Finding], EngineAnswer, Fit | N
         checkpoint = checkpoint_of(parameters["snapshot"], config, notes, write)
         answer, cached = asked.result()
     launch = launch_of(parameters, checkpoint.total_bytes)
-    look = look_at_host(host, launch, config, answer.kv_cache_dtype, capability)
+    seen = see(host, launch, capability)
+    told = consult_source(answer, launch, config, quantized, seen.capability)
+    answer = with_reading(answer, told, launch)
+    look = look_at_host(seen, launch, config, answer.kv_cache_dtype)
     on_gpu = answer.config.get("device") == "cuda"
     memory = (parameters["gpu_memory_bytes"] or look.gpu_bytes) if on_gpu else look.memory_bytes
     fit, unfit = fits(checkpoint, config, answer, memory)
-    judged = [*judge_engine(answer), *judge_checkpoint(checkpoint, parameters["snapshot"])]
-    return [*judged, *unfit, *look.findings], answer, fit, cached
+    judged = [*judge_engine(answer), *judge_reading(told, answer, seen.capability, launch.runtime.site_packages)]
+    judged += judge_checkpoint(checkpoint, parameters["snapshot"])
+    return Examined([*judged, *unfit, *look.findings], answer, told, fit, cached)
 
 
 def main() -> None:
@@ -467,19 +535,21 @@ def main() -> None:
         check_parameters(module.params)
         unit = show_unit(run_command, module.params["unit"])
         listener = look_at_port(ProcFs(), module.params["port"], unit.control_group, unit.main_pid)
-        found, answer, fit, cached = examine(module)
+        found = examine(module)
     except LlmopsError as exc:
         module.fail_json(msg=exc.message, **exc.details)
-    findings = overrule([*found, *judge_port(listener)], module.params["overrule"])
+    fit = found.fit
+    findings = overrule([*found.findings, *judge_port(listener)], module.params["overrule"])
     text = "\n".join(part for part in (report(findings), f"What fits: {summary(fit)}." if fit else "") if part)
     result = {
         **as_result(findings),
         "report": text,
         "memory": fit.as_dict() if fit else {},
-        "attention": dict(answer.attention),
-        "cached": cached,
-        "vllm_version": answer.version,
-        "kv_cache_dtype": answer.kv_cache_dtype,
+        "attention": dict(found.answer.attention),
+        "kernels": dict(found.reading.kernels),
+        "cached": found.cached,
+        "vllm_version": found.answer.version,
+        "kv_cache_dtype": found.answer.kv_cache_dtype,
     }
     if result["verdict"] == "no_go":
         module.fail_json(msg=f"This launch cannot work; nothing was touched.\n{report(findings)}", **result)

@@ -5,7 +5,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils import preflight_host
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu, GpuReport
 from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import HostFacts, Space
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
-from ansible_collections.llmops.vllm.plugins.module_utils.preflight_host import look_at_host
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight_host import Seen, look_at_host, see
 
 GIB = 1024**3
 
@@ -21,7 +21,7 @@ def look(monkeypatch, tmp_path):
         launch = Launch(
             arguments={name.replace("_", "-"): value for name, value in arguments.items()}, model=str(tmp_path)
         )
-        return look_at_host(None, launch, config or {}, kv, capability)
+        return look_at_host(see(None, launch, capability), launch, config or {}, kv)
 
     look_at.asked = asked
     return look_at
@@ -58,3 +58,8 @@ def test_the_hazards_are_asked_about_the_model_as_it_will_be_served(look):
     (traits,) = look.asked
     assert (traits.model.architectures, traits.model.mla, traits.model.linked_code) == (("A",), True, False)
     assert traits.kv_cache_dtype == "fp8_e4m3"
+
+
+@pytest.mark.parametrize(("several", "least"), [((), ""), (("12.0",), "12.0"), (("12.0", "9.0", "10.3"), "9.0")])
+def test_of_gpus_that_differ_the_least_is_asked_about(several, least):
+    assert Seen(HostFacts(GpuReport(False)), (), several).capability == least
