@@ -37,6 +37,15 @@ PREFILL = "vllm.v1.attention.backends.mla.prefill.selector.get_mla_prefill_backe
 OVERRIDING = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed")
 
 
+def architecture(engine: StaticEngine) -> dict[str, Any]:
+    """Return the model's architectures, and whether one of them is ``known``. Raises CannotTell."""
+    names = [str(name) for name in engine.subject.config.get("architectures") or ()]
+    table = engine.one(lambda: engine.reader.named("vllm.model_executor.models.registry._VLLM_MODELS"))
+    if not isinstance(table, dict):
+        raise CannotTell("the source has no table of models")
+    return {"names": names, "known": any(name in table for name in names)}
+
+
 def quantization(engine: StaticEngine) -> dict[str, Any]:
     """Return the quantisation ``method`` (empty without one), whether it is ``known``, and ``min_capability``.
 
