@@ -268,7 +268,7 @@ class StaticEngine:
     def _call(self, function: Any, asked: Mapping[str, Any]) -> Any:
         """Call a function of the source with those of the values that it has parameters for."""
         if not isinstance(function, Function):
-            raise CannotTell(f"{text(function)} is not in the source")
+            raise CannotTell(f"the source has no such function ({_told(function)})")
         wanted = function.node.args
         names = {one.arg for one in (*wanted.posonlyargs, *wanted.args, *wanted.kwonlyargs)}
         return self.reader.call(function, (), {name: value for name, value in asked.items() if name in names})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,9 +58,9 @@ class Frame:
         self.names = names
         self.function = function
 
-    def closure(self) -> dict[str, Any]:
-        """Return what a function defined here sees of the functions around it."""
-        return {**(self.function.closure if self.function else {}), **self.names}
+    def closure(self) -> Mapping[str, Any]:
+        """Return what a function defined here sees of the functions around it: their names as they will then be."""
+        return ChainMap(self.names, dict(self.function.closure) if self.function else {})
 
 
 class Syntax(ABC):

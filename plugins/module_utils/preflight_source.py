@@ -15,7 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import text_config
-from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import experts, prefill, quantization, vision
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
+    architecture,
+    experts,
+    prefill,
+    quantization,
+    vision,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_source import Capability, Package
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_static import (
@@ -40,7 +46,8 @@ KERNELS = {
 class Reading:
     """What the source tells.
 
-    ``kernels`` has ``quantization``, ``experts``, ``vision`` and ``prefill``, as far as they concern the model;
+    ``kernels`` has ``architecture`` (of an engine that was not asked), ``quantization``, ``experts``, ``vision`` and
+    ``prefill``, as far as they concern the model;
     ``refused`` the engine's reasons against one of them, and ``untold`` why one could not be read. All are plain.
     """
 
@@ -87,6 +94,8 @@ def consult_source(
         found.subject = replace(subject, kv_cache_dtype=str(found.told.get("kv_cache_dtype", "")))
     if (not answer.attention or "unanswered" in answer.attention) and found.subject.kv_cache_dtype:
         found.ask("attention", StaticEngine.attention)
+    if answer.stage in UNASKED:
+        found.ask("architecture", architecture)
     found.ask("quantization", quantization)
     method = dict(found.told.get("quantization") or {}).get("method")
     if method == NVFP4 and text_config(config).get("n_routed_experts"):
@@ -143,12 +152,9 @@ def with_reading(answer: EngineAnswer, reading: Reading, launch: Launch) -> Engi
 def judge_reading(reading: Reading, answer: EngineAnswer, capability: str, directory: str) -> Iterator[Finding]:
     """Turn what the source says of quantisation and kernels into findings."""
     engine, where = f"vLLM {answer.version}", f"its source in {directory}, read without running it"
+    yield from _judge_model(reading, answer, engine, where)
     method = dict(reading.kernels.get("quantization") or {})
     gpu = capability_of(capability)
-    if answer.stage in UNASKED and method and not method["known"]:
-        what = f"{engine} does not know the quantisation of this model."
-        remedy = "choose another model or runtime (vllm_runtime_lock)"
-        yield Finding("quantization_unknown", "no_go", what, f"quant_method {method['method']}", remedy, where)
     least = method.get("min_capability")
     if gpu is not None and least is not None and gpu.to_int() < least:
         what = f"{engine} does not serve this quantisation on these GPUs."
@@ -166,6 +172,21 @@ def judge_reading(reading: Reading, answer: EngineAnswer, capability: str, direc
         what = f"The source of {engine} does not tell all that was asked of it."
         evidence = "; ".join(f"{name}: {why}" for name, why in untold.items())
         yield Finding("source_not_told", "info", what, evidence, "look at the launch's first lines", where)
+
+
+def _judge_model(reading: Reading, answer: EngineAnswer, engine: str, where: str) -> Iterator[Finding]:
+    """Judge what an engine itself says of a model, when it is asked."""
+    remedy = "choose another model or runtime (vllm_runtime_lock)"
+    method = dict(reading.kernels.get("quantization") or {})
+    if answer.stage in UNASKED and method and not method["known"]:
+        what = f"{engine} does not know the quantisation of this model."
+        yield Finding("quantization_unknown", "no_go", what, f"quant_method {method['method']}", remedy, where)
+    model = dict(reading.kernels.get("architecture") or {})
+    if model and not model["known"]:
+        # It may still be served by a plugin, or by what transformers knows of it.
+        what = f"{engine} has no class for this model."
+        evidence = f"architectures {', '.join(model['names']) or 'none'}"
+        yield Finding("architecture_unknown", "warn", what, evidence, remedy, where)
 
 
 def _refusal(kind: str, argument: str, what: str, evidence: str, where: str) -> Finding:

@@ -13,6 +13,8 @@ description:
   - Lets the installed engine itself, without a GPU, read the arguments and build its configuration from the model's
     files as the patches leave them, and lets its selector of attention backends take or refuse the model. What it
     objects to is passed on; its rules are not repeated here.
+  - Reads the installed source, without running it, of an engine that cannot be asked, and for the kernels that it has
+    for the model on these GPUs. What that does not tell either is left open.
   - Reads the headers of all weights, without loading any, and holds them against index and configuration.
   - Reckons what fits into memory beside the weights, and how long the largest context can be.
   - Looks at the host as well, at GPUs and driver, memory, limits, compilers, what earlier launches left, and whether
@@ -26,7 +28,8 @@ attributes:
   check_mode:
     support: full
     details: On a host that has no runtime, snapshot or user yet the engine cannot be asked, which is a warning. Kept
-      answers are used, and none is kept.
+      answers are used, and new ones are kept where O(answers) is there already: a note of what was asked, by which
+      nothing else changes.
   diff_mode:
     support: N/A
     details: This module changes nothing but the answers that it keeps for itself.
@@ -380,6 +383,12 @@ def what_is_missing(parameters: Mapping[str, Any]) -> str:
     return "; ".join(missing)
 
 
+def keeps(module: AnsibleModule) -> bool:
+    """Whether answers are kept: always where their directory is, which check mode does not make."""
+    answers = module.params["answers"]
+    return bool(answers) and (not module.check_mode or os.path.isdir(answers))
+
+
 def ask(module: AnsibleModule, contents: Mapping[str, bytes]) -> tuple[EngineAnswer, bool]:
     """Return the engine's answer, and whether it was kept from an earlier time. Raises LlmopsError and OSError."""
     parameters = module.params
@@ -404,13 +413,13 @@ def ask(module: AnsibleModule, contents: Mapping[str, bytes]) -> tuple[EngineAns
         contents=contents,
         compute_capability=capability,
     )
-    if answers and not module.check_mode:
+    if keeps(module):
         keep(answers, key, answer)
     return answer, False
 
 
 def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Any] | None]:
-    """Return the files that the patches change, and of the model as it then is ``config.json``, ``hf_quant_config.json``.
+    """Return the files that the patches change, and ``config.json`` and ``hf_quant_config.json`` as they then are.
 
     The last is None where there is none. Raises LlmopsError.
     """
@@ -493,8 +502,8 @@ def examine(module: AnsibleModule) -> Examined:
     reading = os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}")
     with reading, ThreadPoolExecutor(max_workers=1) as pool:
         asked = pool.submit(ask, module, contents)  # the engine works in a process of its own meanwhile
-        notes, write = parameters["answers"] or "", not module.check_mode
-        checkpoint = checkpoint_of(parameters["snapshot"], config, notes, write)
+        notes = parameters["answers"] or ""
+        checkpoint = checkpoint_of(parameters["snapshot"], config, notes, keeps(module))
         answer, cached = asked.result()
     launch = launch_of(parameters, checkpoint.total_bytes)
     seen = see(host, launch, capability)

@@ -35,6 +35,7 @@ class Steps:
             *self.unit(),
             *self.download(),
             *self.pipelines(),
+            *self.versions(),
             *self.ansible(),
             *self.collection(),
             *self.on_hosts(),
@@ -123,6 +124,19 @@ class Steps:
                 (("pytest", "--quiet", "tests/pipelines"),),
                 proof=PYTEST_PROOF,
                 tally=PYTEST_TALLY,
+            )
+        ]
+
+    def versions(self) -> list[Step]:
+        """Return what the preflight reads in the sources of published versions of the engine."""
+        return [
+            Step(
+                "versions",
+                "pytest: sources of published versions of vLLM",
+                (("tests/versions/sources.py",), ("pytest", "--quiet", "tests/versions")),
+                proof=PYTEST_PROOF,
+                tally=PYTEST_TALLY,
+                obstacle=self._no_sources,
             )
         ]
 
@@ -266,19 +280,22 @@ class Steps:
         return None
 
     def _no_hosts(self) -> str | None:
-        return _host_obstacle(self.root)
+        return _obstacle(self.root, "tests/rig/prepare.sh")
+
+    def _no_sources(self) -> str | None:
+        return _obstacle(self.root, "tests/versions/sources.py")
 
 
-@lru_cache(maxsize=1)
-def _host_obstacle(root: Path) -> str | None:
-    script = root / "tests/rig/prepare.sh"
+@lru_cache(maxsize=2)
+def _obstacle(root: Path, name: str) -> str | None:
+    script = root / name
     if not script.exists():
-        return "tests/rig/prepare.sh is not in this checkout."
+        return f"{name} is not in this checkout."
     check = subprocess.run([script, "check"], cwd=root, capture_output=True, text=True, check=False)
     if check.returncode == 0:
         return None
     lines = (check.stdout or check.stderr).strip().splitlines()
-    return lines[-1] if lines else f"tests/rig/prepare.sh check ended with status {check.returncode}."
+    return lines[-1] if lines else f"{name} check ended with status {check.returncode}."
 
 
 def _is_list(path: Path) -> bool:

@@ -13,6 +13,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import Host
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import GIB
 from ansible_collections.llmops.vllm.plugins.modules import launch_preflight
 from ansible_collections.llmops.vllm.tests.unit.checkpoints import LLAMA, llama, write_checkpoint
+from ansible_collections.llmops.vllm.tests.unit.engine_files import write_engine
 
 DONE = {"stage": "done", "error": "", "version": "0.32.0", "kv_cache_dtype": "fp8_e4m3"}
 
@@ -264,6 +265,28 @@ def test_an_answer_that_was_kept_is_not_asked_for_again(run_module, model):
     assert (first["cached"], second["cached"]) == (False, True)
     assert {**first, "cached": True} == second
     assert run_module(launch_preflight, **{**parameters, "serve_yaml": "port: 1"})["verdict"] == "warn"
+
+
+def test_check_mode_keeps_an_answer_where_others_are_kept(run_module, model):
+    (model.directory / "answers").mkdir(mode=0o700)
+    model.engine_says(config=TOLD)
+    parameters = model.parameters(answers=str(model.directory / "answers"))
+    results = [run_module(launch_preflight, check=True, **parameters) for _turn in range(2)]
+    assert [(one["cached"], one["changed"]) for one in results] == [(False, False), (True, False)]
+
+
+def test_the_source_of_an_engine_that_cannot_be_asked_is_read_for_the_gpus_asked_about(run_module, model, capsys):
+    write_engine(model.directory / "runtime/lib/python3.11/site-packages")
+    (model.directory / "runtime/lib/python3.11/site-packages/vllm-0.99.0.dist-info").mkdir()
+    model.python.write_text("#!/bin/sh\nexit 1\n")
+    model.python.chmod(0o755)
+    result = run_module(launch_preflight, **model.parameters(compute_capability="12.0"))
+    assert (result["verdict"], result["vllm_version"], result["kv_cache_dtype"]) == ("warn", "0.99.0", "auto")
+    assert (result["attention"]["read"], result["attention"]["selected"]) == ("source", "PLAIN")
+    asked = {"kv-cache-dtype": "nvfp4"}
+    result = run_module(launch_preflight, **model.parameters(compute_capability="12.0", arguments=asked))
+    assert result["failed"] and "kv_cache_dtype" in [finding["id"] for finding in result["findings"]]
+    assert "read in its source" in result["msg"]
 
 
 def test_an_objection_is_asked_for_again(run_module, model):

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
+    architecture,
+    experts,
+    prefill,
+    quantization,
+    vision,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_source import Capability, Package
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_static import (
+    CannotTell,
+    Refused,
+    StaticEngine,
+    Subject,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
+from ansible_collections.llmops.vllm.tests.unit.engine_files import write_engine
+
+TEXT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_attention_heads": 64, "hidden_size": 7168}
+LATENT = {"text_config": TEXT, "model_type": "copying", "vision_config": {"head_dim": 64}}
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """An engine's source, asked about a launch."""
+    write_engine(tmp_path)
+
+    def ask(config=LATENT, capability=(9, 0), kv="auto", legacy=None, whole=True, **arguments):
+        launch = Launch(arguments={name.replace("_", "-"): value for name, value in arguments.items()})
+        subject = Subject(Capability(*capability), config, launch, legacy, kv_cache_dtype=kv, whole=whole)
+        return StaticEngine(Package(str(tmp_path)), subject)
+
+    ask.site = tmp_path
+    return ask
+
+
+def test_backends_are_tried_in_the_engines_order(engine):
+    said = engine().attention()
+    assert (said["selected"], said["accepting"], said["refusing"]) == ("QUICK_MLA", ["QUICK_MLA", "PLAIN_MLA"], {})
+    assert (said["read"], said["validates"], said["mla"], said["head_size"]) == ("source", True, True, 576)
+    assert (said["capability"], said["quantized"], said["undecided"]) == ("9.0", False, {})
+
+
+def test_a_refusal_has_the_engines_reasons(engine):
+    said = engine(capability=(12, 0), kv="fp8").attention()
+    assert (said["selected"], said["accepting"], said["quantized"]) == ("", [], True)
+    assert said["refusing"] == {
+        "QUICK_MLA": ["compute capability not supported"], "PLAIN_MLA": ["kv_cache_dtype not supported"],
+    }  # fmt: skip
+
+
+def test_what_hangs_on_a_package_is_undecided_only_where_that_cannot_be_seen(engine):
+    assert engine(whole=False).attention()["refusing"] == {"QUICK_MLA": ["compute capability not supported"]}
+    (engine.site / "flashinfer").mkdir()
+    assert engine(whole=False).attention()["selected"] == "QUICK_MLA"
+    path = engine.site / "vllm/utils/flashinfer.py"
+    path.write_text("import elsewhere\n\n\ndef has_flashinfer():\n    return elsewhere.probe()\n")
+    said = engine(whole=False).attention()
+    assert (said["selected"], said["accepting"]) == ("", ["PLAIN_MLA"])
+    assert said["undecided"] == {"QUICK_MLA": ["compute capability not supported"]}
+
+
+def test_arguments_reach_the_rules(engine):
+    said = engine(dcp=8).attention()
+    assert said["refusing"] == {"QUICK_MLA": ["DCP not supported"], "PLAIN_MLA": ["DCP not supported"]}
+    assert engine(attention_backend="plain_mla").attention()["accepting"] == ["PLAIN_MLA"]
+    assert engine(attention_backend="lost").attention()["undecided"]["LOST"][0].startswith("its source was not found")
+
+
+def test_a_backend_that_the_source_does_not_name_cannot_be_told(engine):
+    with pytest.raises(CannotTell, match="NOPE"):
+        engine(attention_backend="nope").attention()
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"head_dim": 128}, 128),
+        ({"hidden_size": 4096, "num_attention_heads": 32}, 128),
+        ({"text_config": {"head_dim": 64}}, 64),
+    ],
+)
+def test_the_head_size_of_other_models_is_that_of_a_head(engine, config, size):
+    said = engine(config).attention()
+    assert (said["head_size"], said["mla"], said["selected"]) == (size, False, "PLAIN")
+
+
+@pytest.mark.parametrize("config", [{"hidden_size": 4096}, {"kv_lora_rank": 512}, {"head_dim": "wide"}])
+def test_without_a_head_size_there_is_no_answer(engine, config):
+    with pytest.raises(CannotTell, match="head size"):
+        engine(config).attention()
+
+
+def test_a_version_without_such_a_selector_cannot_be_told(engine):
+    (engine.site / "vllm/platforms/cuda.py").write_text("class CudaPlatformBase:\n    pass\n")
+    with pytest.raises(CannotTell, match="_get_backend_priorities"):
+        engine().attention()
+
+
+def test_the_cache_dtype_comes_from_where_the_engine_looks(engine):
+    assert engine(kv_cache_dtype="bfloat16").kv_cache_dtype() == "bfloat16"
+    assert engine().kv_cache_dtype() == "auto"
+    assert engine({**LATENT, "quantization_config": {"kv": 8}}).kv_cache_dtype() == "fp8"
+    assert engine(legacy={"kv": 8}).kv_cache_dtype() == "fp8"
+    assert engine({**LATENT, "quantization_config": {}}, legacy={"kv": 8}).kv_cache_dtype() == "auto"
+
+
+def test_the_language_models_quantisation_counts_where_the_engines_class_copies_it(engine):
+    inner = {**LATENT, "text_config": {**TEXT, "quantization_config": {"kv": 8}}}
+    assert engine(inner).kv_cache_dtype() == "fp8"
+    assert engine({**inner, "model_type": "another"}).kv_cache_dtype() == "auto"
+
+
+def test_the_model_is_not_changed_by_being_asked_about(engine):
+    legacy = {"producer": {}}
+    assert quantization(engine(legacy=legacy))["method"] == "modelopt"
+    assert legacy == {"producer": {}}
+
+
+def test_quantisations_are_known_by_name_and_by_content(engine):
+    def of(**config):
+        return quantization(engine({**LATENT, "quantization_config": config}))
+
+    assert of(quant_method="modelopt", algo="NVFP4") == {"method": "modelopt_fp4", "known": True, "min_capability": 80}
+    assert of(quant_method="modelopt") == {"method": "modelopt", "known": True, "min_capability": 80}
+    assert of(quant_method="foo") == {"method": "foo", "known": False, "min_capability": None}
+    assert of(quant_method="old") == {"method": "old", "known": True, "min_capability": None}
+    assert quantization(engine()) == {"method": "", "known": True, "min_capability": None}
+    assert quantization(engine(quantization="old"))["method"] == "old"
+
+
+def test_architectures_are_looked_up_in_the_engines_table(engine):
+    assert architecture(engine({"architectures": ["AcmeForCausalLM"]})) == {"names": ["AcmeForCausalLM"], "known": True}
+    assert architecture(engine({"architectures": ["Other"]})) == {"names": ["Other"], "known": False}
+    assert architecture(engine({})) == {"names": [], "known": False}
+
+
+def test_kernels_for_experts_are_chosen_or_refused(engine):
+    assert experts(engine(capability=(12, 0))) == {"possible": ["FAST"], "reasons": []}
+    assert experts(engine(capability=(9, 0))) == {"possible": ["SLOW"], "reasons": []}
+    refused = experts(engine(moe_backend="fast"))
+    assert refused == {"possible": [], "reasons": ["fast does not take 1 and 2 here"]}
+    assert experts(engine(enable_expert_parallel=True))["reasons"] == ["no backend for that"]
+
+
+def test_a_version_that_chooses_them_elsewhere_does_not_tell(engine):
+    (engine.site / "vllm/model_executor/layers/fused_moe/oracle/nvfp4.py").unlink()
+    with pytest.raises(CannotTell, match="is not in the source"):
+        experts(engine())
+
+
+def test_the_vision_tower_has_a_backend_where_there_is_one(engine):
+    assert vision(engine()) == vision(engine(mm_encoder_attn_backend="plain")) == "PLAIN"
+    assert vision(engine({"text_config": TEXT})) == vision(engine(language_model_only=True)) == ""
+    with pytest.raises(Refused, match="LOST is not supported"):
+        vision(engine(mm_encoder_attn_backend="lost"))
+
+
+def test_the_prefill_of_latent_attention_has_a_backend(engine):
+    assert prefill(engine()) == "FAST" and prefill(engine({"head_dim": 64})) == ""
+    with pytest.raises(Refused, match="no backend for the prefill"):
+        prefill(engine(capability=(8, 0)))
+    (engine.site / "vllm/v1/attention/backends/mla/prefill/selector.py").unlink()
+    with pytest.raises(CannotTell, match="no selector"):
+        prefill(engine())
