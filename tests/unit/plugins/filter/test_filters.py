@@ -1,4 +1,4 @@
-"""Unit tests for the filters release_id and serve_yaml, directly and through the template engine."""
+"""Unit tests for the filters batches, release_id and serve_yaml, directly and through the template engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import yaml
 from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from ansible_collections.llmops.vllm.plugins.filter.batches import FilterModule as Batches
 from ansible_collections.llmops.vllm.plugins.filter.release_id import FilterModule as ReleaseId
 from ansible_collections.llmops.vllm.plugins.filter.serve_yaml import FilterModule as ServeYaml
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
 from hypothesis import given
 from hypothesis import strategies as st
 
+make_batches = Batches().filters()["batches"]
 filter_release_id = ReleaseId().filters()["release_id"]
 serve_yaml = ServeYaml().filters()["serve_yaml"]
 
@@ -147,3 +149,32 @@ def test_serve_yaml_in_a_template_resolves_variables() -> None:
         "served-model-name": ["kimi"],
         "speculative-config": '{"model": "kimi-draft"}',
     }
+
+
+@pytest.mark.parametrize(
+    ("serial", "hosts", "minimum", "expected"),
+    [
+        ([1, "25%", "100%"], 4, 1, [1, "25%", 3]),
+        ([1, "25%", "100%"], 4, 0, [1, "25%", "100%"]),
+        ([1, "25%", "100%"], 16, 14, [1, 2, 2]),
+        ([1, "100%"], 1, 1, [1, "100%"]),
+        ([1, "100%"], 2, 5, [1, 1]),
+        ("100%", 8, 2, [6]),
+        ("4", 8, 6, [2]),
+        (2, 8, 2, [2]),
+    ],
+)
+def test_no_batch_takes_more_hosts_than_leave_the_minimum(
+    serial: Any, hosts: int, minimum: int, expected: list[Any]
+) -> None:
+    assert make_batches(serial, hosts, minimum) == expected
+
+
+@pytest.mark.parametrize("serial", [[], [0], ["0%"], ["half"], [-1], [None], ["25 %"]])
+def test_what_is_no_batch_is_refused_with_a_sentence(serial: Any) -> None:
+    with pytest.raises(AnsibleFilterError, match="batch"):
+        make_batches(serial, 4)
+
+
+def test_batches_are_made_in_a_template() -> None:
+    assert template("{{ [1, '100%'] | llmops.vllm.batches(hosts, 1) }}", hosts=3) == [1, 2]
