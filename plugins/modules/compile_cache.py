@@ -33,7 +33,7 @@ options:
     description: The caches, as directories below O(path).
     type: list
     elements: str
-    default: [vllm/torch_compile_cache, triton, torchinductor, flashinfer]
+    default: [vllm/torch_compile_cache, triton, torchinductor]
   runtime:
     description: The runtime's directory, or a link to it.
     type: path
@@ -102,7 +102,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "names": {
         "type": "list",
         "elements": "str",
-        "default": ["vllm/torch_compile_cache", "triton", "torchinductor", "flashinfer"],
+        "default": ["vllm/torch_compile_cache", "triton", "torchinductor"],
     },
     "runtime": {"type": "path", "required": True},
     "owner": {"type": "str", "required": True},
