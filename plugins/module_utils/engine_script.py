@@ -18,8 +18,8 @@ os.dup2(2, 1)
 result = {"stage": "import", "error": "", "version": "", "kv_cache_dtype": "", "config": {}, "attention": {}}
 # Compiled parts of a CUDA build, for questions about a GPU on a machine without one.
 COMPILED = (
-    "flashinfer", "tokenspeed_mla", "vllm._C_stable_libtorch", "vllm._flashmla_C", "vllm._flashmla_extension_C",
-    "vllm._moe_C", "vllm._moe_C_stable_libtorch", "vllm.vllm_flash_attn",
+    "flashinfer", "tokenspeed_mla", "vllm._C", "vllm._C_stable_libtorch", "vllm._flashmla_C",
+    "vllm._flashmla_extension_C", "vllm._moe_C", "vllm._moe_C_stable_libtorch", "vllm.vllm_flash_attn",
 )
 
 
@@ -62,9 +62,9 @@ def reckoning(config, arguments):
 
 
 def check_parsers(arguments):
-    for name in ("vllm.entrypoints.launchers.launcher", "vllm.entrypoints.openai.api_server"):
+    for name in ("common.cli_args", "launchers.launcher", "openai.api_server"):
         try:
-            check = getattr(importlib.import_module(name), "validate_api_server_args", None)
+            check = getattr(importlib.import_module("vllm.entrypoints." + name), "validate_api_server_args", None)
         except ImportError:
             continue
         if check is not None:
@@ -150,6 +150,13 @@ def call(function, *values):
     return function(*values[: len(inspect.signature(function).parameters)])
 
 
+def quantized(dtype):
+    for name in ("v1.kv_cache_interface", "utils.torch_utils", "v1.attention.backend"):
+        with contextlib.suppress(ImportError, AttributeError):
+            return bool(importlib.import_module("vllm." + name).is_quantized_kv_cache(dtype))
+    raise AttributeError("is_quantized_kv_cache")
+
+
 def objections(backend, asked, capability):
     try:
         return list(backend.validate_configuration(device_capability=capability, **asked._asdict()))
@@ -161,7 +168,6 @@ def ask_attention(config, wanted):
     from vllm.config import set_current_vllm_config
     from vllm.platforms import current_platform
     from vllm.platforms.interface import DeviceCapability
-    from vllm.utils.torch_utils import is_quantized_kv_cache
 
     platform, capability = current_platform, None
     if current_platform.is_cuda():
@@ -175,7 +181,7 @@ def ask_attention(config, wanted):
     found = {
         "device": str(getattr(platform, "device_name", "")), "head_size": asked.head_size, "mla": asked.use_mla,
         "capability": f"{capability.major}.{capability.minor}" if capability else "",
-        "quantized": bool(is_quantized_kv_cache(asked.kv_cache_dtype)), "accepting": [], "refusing": {}, "error": "",
+        "quantized": quantized(asked.kv_cache_dtype), "accepting": [], "refusing": {}, "error": "",
     }
     with set_current_vllm_config(config):
         if capability is None:
@@ -189,8 +195,12 @@ def ask_attention(config, wanted):
             found.update(validates=False, selected=backend.get_name(), refusing={backend.get_name(): reasons})
             return found
         valid, invalid = call(platform.get_valid_backends, capability, asked, heads)
-        found["accepting"] = [candidate.backend.name for candidate in valid]
-        found["refusing"] = {backend.name: list(entry[1]) for backend, entry in invalid.items()}
+        # In older versions a candidate is a pair, and the reasons come without a priority.
+        members = [candidate.backend if hasattr(candidate, "backend") else candidate[0] for candidate in valid]
+        found["accepting"] = [member.name for member in members]
+        found["refusing"] = {
+            backend.name: list(entry if isinstance(entry, list) else entry[1]) for backend, entry in invalid.items()
+        }
         try:
             path = call(platform.get_attn_backend_cls, chosen, asked, heads)
             found.update(selected=path.rpartition(".")[2], validates=True)

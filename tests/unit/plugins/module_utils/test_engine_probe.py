@@ -454,6 +454,27 @@ def test_a_selector_that_does_not_ask_for_the_number_of_heads_is_asked_without_i
     assert engine("{}").attention["selected"] == "LATENT"
 
 
+def test_older_selectors_answer_with_pairs_and_bare_reasons(engine):
+    path = engine.site / "vllm/platforms/__init__.py"
+    text = path.read_text().replace("types.SimpleNamespace(backend=entry)", "(entry, 0)")
+    path.write_text(text.replace("{entry: (0, reasons)}", "{entry: reasons}"))
+    assert engine("{}", DEVICE="gpu").attention["accepting"] == ["LATENT"]
+    said = engine('{"kv": "fp8"}', DEVICE="gpu").attention
+    assert said["refusing"] == {"LATENT": ["kv_cache_dtype not supported"]}
+
+
+@pytest.mark.parametrize("place", ["vllm/v1/kv_cache_interface.py", "vllm/v1/attention/backend.py"])
+def test_what_counts_as_quantised_is_asked_wherever_a_version_has_it(engine, place):
+    (engine.site / "vllm/utils/torch_utils.py").rename(engine.site / place)
+    assert engine('{"kv": "fp8"}').attention["quantized"] is True
+    assert engine("{}").attention["quantized"] is False
+
+
+def test_an_engine_that_does_not_say_what_is_quantised_leaves_the_question_unanswered(engine):
+    (engine.site / "vllm/utils/torch_utils.py").write_text("")
+    assert "is_quantized_kv_cache" in engine("{}").attention["unanswered"]
+
+
 def test_an_engine_without_such_a_selector_leaves_the_question_unanswered(engine):
     (engine.site / "vllm/v1/attention/selector.py").unlink()
     answer = engine("{}")
@@ -461,7 +482,9 @@ def test_an_engine_without_such_a_selector_leaves_the_question_unanswered(engine
     assert "selector" in answer.attention["unanswered"]
 
 
-@pytest.mark.parametrize("place", ["vllm/entrypoints/launchers/launcher.py", "vllm/entrypoints/openai/api_server.py"])
+@pytest.mark.parametrize(
+    "place", [f"vllm/entrypoints/{name}.py" for name in ("common/cli_args", "launchers/launcher", "openai/api_server")]
+)
 def test_parsers_that_the_engine_does_not_have_are_refused_wherever_a_version_looks_for_them(engine, place):
     path = engine.site / place
     path.parent.mkdir(parents=True)
