@@ -46,6 +46,32 @@ def architecture(engine: StaticEngine) -> dict[str, Any]:
     return {"names": names, "known": any(name in table for name in names)}
 
 
+def parallel(engine: StaticEngine) -> str:
+    """Return an empty text for sizes of parallel groups that the engine takes. Raises Refused, and CannotTell."""
+    reader = engine.reader
+    kind = reader.named("vllm.config.model.ModelConfig")
+    if not isinstance(kind, Class):
+        raise CannotTell("the source has no ModelConfig")
+    model, sizes = text_config(engine.subject.config), engine.parallel_sizes()
+    heads = model.get("num_attention_heads")
+    if not isinstance(heads, int):
+        raise CannotTell("config.json does not tell the number of heads")
+    kv_heads = model.get("num_key_value_heads") or heads
+    described = Record(
+        {
+            "model_arch_config": Record({"total_num_attention_heads": heads}),
+            "use_mla": is_latent(engine.subject.config), "architectures": engine.subject.config.get("architectures"),
+            "multimodal_config": None, "get_total_num_kv_heads": lambda *_values: kv_heads,
+            "registry": Record({"is_pp_supported_model": lambda *_values: True}),
+            "_verify_with_expert_parallelism": lambda *_values: None,
+        },
+        kind,
+    )  # fmt: skip
+    method = reader.attribute(described, "verify_with_parallel_config")
+    engine.one(lambda: reader.call(method, (Record({**sizes, "enable_hc_sp": False}),), {}))
+    return ""
+
+
 def quantization(engine: StaticEngine) -> dict[str, Any]:
     """Return the quantisation ``method`` (empty without one), whether it is ``known``, and ``min_capability``.
 

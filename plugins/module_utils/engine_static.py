@@ -134,21 +134,13 @@ class StaticEngine:
             "get_num_kv_heads": lambda *_values: max(1, kv_heads // ranks) if kv_heads else Unknown("heads"),
             "get_head_size": lambda *_values: head_size(subject.config),
         }
-        parallel = {
-            "tensor_parallel_size": ranks,
-            "pipeline_parallel_size": subject.launch.count("pipeline-parallel-size"),
-            "data_parallel_size": subject.launch.count("data-parallel-size"),
-            "decode_context_parallel_size": subject.launch.count("decode-context-parallel-size"),
-            "prefill_context_parallel_size": subject.launch.count("prefill-context-parallel-size"),
-            "enable_expert_parallel": bool(subject.launch.is_set("enable-expert-parallel")),
-        }
         described = {"hf_text_config": Record(dict(model), open=False), "hf_config": self.described()}
         return Record(
             {
                 "model_config": Record(
                     {**described, **counts, "dtype": _dtype(subject.dtype), "use_mla": is_latent(subject.config)}
                 ),
-                "parallel_config": Record(parallel),
+                "parallel_config": Record(self.parallel_sizes()),
                 "cache_config": Record({"cache_dtype": subject.kv_cache_dtype}),
                 "attention_config": Record(
                     {"flash_attn_version": None, "backend": None, "mla_prefill_backend": None, "use_non_causal": False}
@@ -156,6 +148,18 @@ class StaticEngine:
                 "speculative_config": Unknown("speculative_config"),
             }
         )
+
+    def parallel_sizes(self) -> dict[str, Any]:
+        """Return the sizes of the parallel groups, by the engine's names."""
+        launch = self.subject.launch
+        return {
+            "tensor_parallel_size": launch.count("tensor-parallel-size"),
+            "pipeline_parallel_size": launch.count("pipeline-parallel-size"),
+            "data_parallel_size": launch.count("data-parallel-size"),
+            "decode_context_parallel_size": launch.count("decode-context-parallel-size"),
+            "prefill_context_parallel_size": launch.count("prefill-context-parallel-size"),
+            "enable_expert_parallel": bool(launch.is_set("enable-expert-parallel")),
+        }
 
     def described(self) -> Record:
         """Return the model's configuration as the engine's object of it.

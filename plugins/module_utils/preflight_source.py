@@ -18,6 +18,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import text
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
     architecture,
     experts,
+    parallel,
     prefill,
     quantization,
     vision,
@@ -96,6 +97,7 @@ def consult_source(
         found.ask("attention", StaticEngine.attention)
     if answer.stage in UNASKED:
         found.ask("architecture", architecture)
+        found.ask("parallel", parallel)
     found.ask("quantization", quantization)
     method = dict(found.told.get("quantization") or {}).get("method")
     if method == NVFP4 and text_config(config).get("n_routed_experts"):
@@ -181,6 +183,12 @@ def _judge_model(reading: Reading, answer: EngineAnswer, engine: str, where: str
     if answer.stage in UNASKED and method and not method["known"]:
         what = f"{engine} does not know the quantisation of this model."
         yield Finding("quantization_unknown", "no_go", what, f"quant_method {method['method']}", remedy, where)
+    if "parallel" in reading.refused:
+        what = f"{engine} does not spread this model over as many ranks."
+        asked = "vllm_service_arguments_extra (tensor-parallel-size, decode-context-parallel-size)"
+        yield Finding(
+            "parallel_sizes", "no_go", what, reading.refused["parallel"], f"set other sizes in {asked}", where
+        )
     model = dict(reading.kernels.get("architecture") or {})
     if model and not model["known"]:
         # It may still be served by a plugin, or by what transformers knows of it.

@@ -8,6 +8,13 @@ FILES = {
     "vllm/__init__.py": "",
     "vllm/envs.py": "environment_variables = {}\n",
     "vllm/config/__init__.py": "def get_current_vllm_config():\n    raise AssertionError\n",
+    "vllm/config/model.py": """
+class ModelConfig:
+    def verify_with_parallel_config(self, parallel_config):
+        heads = self.model_arch_config.total_num_attention_heads
+        if heads % parallel_config.tensor_parallel_size != 0:
+            raise ValueError(f"{heads} heads do not go by {parallel_config.tensor_parallel_size}")
+""",
     "vllm/platforms/__init__.py": "def __getattr__(name):\n    raise AttributeError(name)\n",
     "vllm/platforms/cuda.py": """
 from functools import cache

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
     architecture,
     experts,
+    parallel,
     prefill,
     quantization,
     vision,
@@ -249,3 +250,14 @@ def test_vision_tower_and_prefill_have_a_backend(version: str) -> None:
 def test_a_version_without_a_selector_for_the_prefill_does_not_tell(version: str) -> None:
     with pytest.raises(CannotTell, match="no selector"):
         prefill(engine(version, SM120, KIMI))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_sizes_of_parallel_groups_are_taken_or_refused(version: str) -> None:
+    assert parallel(engine(version, SM120, KIMI)) == parallel(engine(version, SM120, LLAMA)) == ""
+    with pytest.raises(Refused, match="divisible by tensor parallel size"):
+        parallel(engine(version, SM120, KIMI, tensor_parallel_size=6))
+    assert parallel(engine(version, SM120, KIMI, decode_context_parallel_size=8)) == ""
+    with pytest.raises(Refused, match=r"(KV|kv) heads"):
+        parallel(engine(version, SM120, LLAMA, decode_context_parallel_size=2))
+    assert parallel(engine(version, SM120, LLAMA, tensor_parallel_size=16, decode_context_parallel_size=2)) == ""

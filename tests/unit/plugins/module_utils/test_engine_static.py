@@ -4,6 +4,7 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
     architecture,
     experts,
+    parallel,
     prefill,
     quantization,
     vision,
@@ -165,3 +166,14 @@ def test_the_prefill_of_latent_attention_has_a_backend(engine):
     (engine.site / "vllm/v1/attention/backends/mla/prefill/selector.py").unlink()
     with pytest.raises(CannotTell, match="no selector"):
         prefill(engine())
+
+
+def test_sizes_of_parallel_groups_are_taken_or_refused(engine):
+    assert parallel(engine(tensor_parallel_size=8)) == ""
+    with pytest.raises(Refused, match="do not go by 3"):
+        parallel(engine(tensor_parallel_size=3))
+    with pytest.raises(CannotTell, match="number of heads"):
+        parallel(engine({"head_dim": 64}))
+    (engine.site / "vllm/config/model.py").unlink()
+    with pytest.raises(CannotTell, match="no ModelConfig"):
+        parallel(engine())

@@ -129,6 +129,12 @@ def test_model_and_kernels_that_the_engine_lacks_are_refused(consult):
     assert "not supported" in found["vision_backend"].evidence
 
 
+def test_sizes_of_parallel_groups_that_do_not_go_are_refused(consult):
+    finding = consult(capability="9.0", tensor_parallel_size=6)[2]["parallel_sizes"]
+    assert (finding.severity, finding.evidence) == ("no_go", "64 heads do not go by 6")
+    assert "parallel_sizes" not in consult(DONE, tensor_parallel_size=6)[2]  # the engine has said that itself
+
+
 @pytest.mark.parametrize(
     ("given", "config", "dtype"),
     [("half", {}, "float16"), ("auto", {"torch_dtype": "float16"}, "float16"), ("", {"dtype": "bfloat16"}, "bfloat16")],
