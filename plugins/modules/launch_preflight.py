@@ -307,14 +307,20 @@ import pwd
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint_note import checkpoint_of
-from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import keep, question_key, recall
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import (
+    keep,
+    keep_document,
+    question_key,
+    recall,
+    recall_document,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding, as_result, report
@@ -418,6 +424,29 @@ def ask(module: AnsibleModule, contents: Mapping[str, bytes]) -> tuple[EngineAns
     return answer, False
 
 
+def consult(
+    module: AnsibleModule,
+    contents: Mapping[str, bytes],
+    answer: EngineAnswer,
+    launch: Launch,
+    subject: tuple[dict[str, Any], dict[str, Any] | None, str],
+) -> Reading:
+    """Return what the engine's source says, as it was read before where nothing has changed since. Raises OSError."""
+    config, quantized, capability = subject
+    answers, python = module.params["answers"], os.path.join(launch.runtime.path, "bin", "python")
+    if not answers or not capability:
+        return consult_source(answer, launch, config, quantized, capability)
+    question = {"read": asdict(answer), "arguments": launch.arguments, "capability": capability}
+    key = "source-" + question_key(python, module.params["snapshot"], contents, question, launch.environment)
+    kept = recall_document(answers, key)
+    if kept is not None and set(kept) == {one.name for one in fields(Reading)}:
+        return Reading(**kept)
+    told = consult_source(answer, launch, config, quantized, capability)
+    if keeps(module):
+        keep_document(answers, key, asdict(told))
+    return told
+
+
 def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Any] | None]:
     """Return the files that the patches change, and ``config.json`` and ``hf_quant_config.json`` as they then are.
 
@@ -507,7 +536,7 @@ def examine(module: AnsibleModule) -> Examined:
         answer, cached = asked.result()
     launch = launch_of(parameters, checkpoint.total_bytes)
     seen = see(host, launch, capability)
-    told = consult_source(answer, launch, config, quantized, seen.capability)
+    told = consult(module, contents, answer, launch, (config, quantized, seen.capability))
     answer = with_reading(answer, told, launch)
     look = look_at_host(seen, launch, config, answer.kv_cache_dtype)
     on_gpu = answer.config.get("device") == "cuda"

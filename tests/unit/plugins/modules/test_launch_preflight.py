@@ -289,6 +289,17 @@ def test_the_source_of_an_engine_that_cannot_be_asked_is_read_for_the_gpus_asked
     assert "read in its source" in result["msg"]
 
 
+def test_a_source_that_was_read_is_not_read_again(run_module, model, monkeypatch):
+    write_engine(model.directory / "runtime/lib/python3.11/site-packages")
+    model.engine_says(config=TOLD)
+    parameters = model.parameters(answers=str(model.directory / "answers"), compute_capability="12.0")
+    first = run_module(launch_preflight, **parameters)
+    monkeypatch.setattr(launch_preflight, "consult_source", None)
+    second = run_module(launch_preflight, **parameters)
+    assert second["kernels"] == first["kernels"] and second["attention"] == first["attention"]
+    assert first["attention"]["read"] == "source"
+
+
 def test_an_objection_is_asked_for_again(run_module, model):
     parameters = model.parameters(answers=str(model.directory / "answers"))
     model.engine_says(stage="config", error="no driver")
