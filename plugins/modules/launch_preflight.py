@@ -28,8 +28,8 @@ attributes:
   check_mode:
     support: full
     details: On a host that has no runtime, snapshot or user yet the engine cannot be asked, which is a warning. Kept
-      answers are used, and new ones are kept where O(answers) is there already: a note of what was asked, by which
-      nothing else changes.
+      answers are used, and new ones are kept where O(answers) is there already. They are notes of what was asked, by
+      which nothing else changes.
   diff_mode:
     support: N/A
     details: This module changes nothing but the answers that it keeps for itself.
