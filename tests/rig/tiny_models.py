@@ -10,6 +10,7 @@ Needs nothing but the standard library, so that a rehearsal need not install PyT
   tiny-kimi-k2.5-nvfp4   KimiK25ForConditionalGeneration (MLA, MoE, vision tower), 8 attention heads, 12 shards; its
                          config.json and hf_quant_config.json ask for an FP8 KV cache, as NVIDIA's checkpoints do
   tiny-llama             LlamaForCausalLM, 8 attention heads, 1 shard
+  tiny-llama-nan         the same, with a last norm that is NaN: it loads, and computes nothing but NaN
 The output is the same, byte for byte, every time.
 """
 
@@ -67,6 +68,11 @@ class Weights:
     def ones(length: int) -> Tensor:
         """A bfloat16 vector of ones."""
         return "BF16", (length,), b"\x80\x3f" * length
+
+    @staticmethod
+    def not_a_number(length: int) -> Tensor:
+        """A bfloat16 vector of NaN."""
+        return "BF16", (length,), b"\xc0\x7f" * length
 
     @staticmethod
     def zeros(length: int, dtype: str = "BF16") -> Tensor:
@@ -312,20 +318,24 @@ def write_kimi(folder: Path) -> None:
     write_shards(folder, kimi_tensors(config, Weights(seed=25)), 12)
 
 
-def write_llama(folder: Path) -> None:
-    """Write the Llama-shaped model."""
+def write_llama(folder: Path, broken: bool = False) -> None:
+    """Write the Llama-shaped model, or one that computes nothing but NaN."""
     folder.mkdir(parents=True)
     write_tokenizer(folder)
     config = llama_config()
     write_json(folder / "config.json", config)
-    write_shards(folder, llama_tensors(config, Weights(seed=1)), 1)
+    tensors = llama_tensors(config, Weights(seed=1))
+    if broken:
+        tensors["model.norm.weight"] = Weights.not_a_number(config["hidden_size"])
+    write_shards(folder, tensors, 1)
 
 
 def main() -> None:
-    """Write both models below the folder given."""
+    """Write the models below the folder given."""
     destination = Path(sys.argv[1])
     write_kimi(destination / "tiny-kimi-k2.5-nvfp4")
     write_llama(destination / "tiny-llama")
+    write_llama(destination / "tiny-llama-nan", broken=True)
 
 
 if __name__ == "__main__":
