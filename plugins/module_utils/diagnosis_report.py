@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 WIDTH = 100
@@ -21,7 +22,10 @@ _VERDICTS = {
 
 
 def report(name: str, diagnosis: dict[str, Any]) -> str:
-    """Return the page for ``diagnosis``, as ``Diagnosis.as_dict`` returns it; ``name`` says what was read."""
+    """Return the page for ``diagnosis``, as ``Diagnosis.as_dict`` returns it; ``name`` says what was read.
+
+    Its key ``related``, if there is one, holds findings of the preflight.
+    """
     head = f"{name}: {_VERDICTS[diagnosis['verdict']]}"
     lines = [head, "-" * min(len(head), WIDTH)]
     kind = f" ({diagnosis['cause_class']})" if diagnosis["cause_class"] else ""
@@ -36,7 +40,16 @@ def report(name: str, diagnosis: dict[str, Any]) -> str:
         lines += _quoted(diagnosis["misleading_last_line"])
     lines += _labelled("Do", diagnosis["remedy"]) if diagnosis["remedy"] else []
     lines += _labelled("Known from", diagnosis["source"]) if diagnosis["source"] else []
+    for number, finding in enumerate(diagnosis.get("related", ())):
+        lines += _labelled("Foreseen" if number == 0 else "", as_line(finding))
     return "\n".join(lines) + "\n"
+
+
+def as_line(finding: Mapping[str, Any]) -> str:
+    """Return a finding of the preflight as one sentence with what to do."""
+    severity = str(finding.get("severity", "")).upper().replace("_", "-")
+    remedy = f" Remedy: {str(finding['remedy']).rstrip('.')}." if finding.get("remedy") else ""
+    return f"{severity} {finding['id']}: {finding['what']} ({finding.get('evidence', '')}){remedy}"
 
 
 def _labelled(label: str, text: str) -> list[str]:

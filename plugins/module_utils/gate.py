@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Union
 
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_report import as_line
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
@@ -249,5 +250,6 @@ def failure_message(unit: str, invocation_id: str, reason: str, diagnosis: dict[
         lines.append(f"{label} of this launch ({invocation_id}){', ' + source if source else ''}: {item['text']}")
     if diagnosis.get("remedy"):
         lines.append(f"Remedy: {diagnosis['remedy'].rstrip('.')}.")
+    lines += [f"Foreseen by the preflight: {as_line(finding)}" for finding in diagnosis.get("related", ())]
     lines.append(f"All of it: {command}")
     return "\n".join(lines)

@@ -51,11 +51,13 @@ RELATED: dict[str, tuple[str, ...]] = {
     "gpu_ecc_errors": _GPU_FAULT,
     "gpu_fault": _GPU_FAULT,
     "gpu_memory_taken": _GPU_MEMORY,
+    "gpu_memory_damaged": _GPU_FAULT,
     "gpu_missing": (*_GPU_FAULT, "no_gpu_visible"),
     "gpu_mixed": ("kernel_arch_unsupported", *_GPU_MEMORY),
     "gpu_persistence": ("driver_cuda_mismatch",),
     "gpu_prohibited": ("no_gpu_visible",),
     "gpu_recovery": _GPU_FAULT,
+    "gpu_remap_pending": _GPU_FAULT,
     "gpu_shared": _GPU_MEMORY,
     "gpu_slowed_down": ("engine_startup_timeout", "engine_step_timeout", "hang"),
     "hazards_unchecked": ("*",),
@@ -101,7 +103,7 @@ RELATED: dict[str, tuple[str, ...]] = {
 def related(findings: Sequence[Mapping[str, Any]], verdict: str, cause_class: str) -> list[dict[str, Any]]:
     """Return those of the preflight's findings that can be behind a failure, the worst first.
 
-    Where no cause is known they are all told: none of them is then said to be the cause. A launch that is fine has none.
+    Where no cause is known they are all told, none of them as the cause. A launch that is fine has none.
     """
     if verdict == "healthy":
         return []
@@ -137,9 +139,15 @@ def stored_findings(root: str, instance: str, invocation_id: str) -> list[dict[s
     Where no receipt names the launch, nothing is known of it.
     """
     for release in read_instance(root, instance).releases:
-        receipt = release.receipt or {}
+        receipt: Mapping[str, Any] = release.receipt or {}
         if invocation_id and receipt.get("invocation_id") == invocation_id:
-            found = receipt.get("findings")
-            known = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-            return [item for item in known if item.get("id") and item.get("what")]
+            return _findings_of(receipt)
     return []
+
+
+def _findings_of(receipt: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: Any = receipt
+    for name in ("evidence", "preflight", "findings"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    known = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return [item for item in known if item.get("id") and item.get("what")]

@@ -35,6 +35,16 @@ options:
   text:
     description: Lines of a log. Excludes O(unit), O(invocation_id) and O(path).
     type: str
+  findings:
+    description:
+      - What M(llmops.vllm.launch_preflight) found before the launch, RV(llmops.vllm.launch_preflight#module:findings).
+      - By default, and with O(unit), those that the receipt of this launch's release holds.
+    type: list
+    elements: dict
+  root:
+    description: Where the releases with their receipts lie.
+    type: path
+    default: /srv/llm
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:
@@ -125,6 +135,37 @@ evidence:
       returned: always
       type: int
       sample: 812
+related:
+  description: Findings of the preflight that can be behind the failure, the worst first; all, where no cause is known.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: Kind of the finding, see M(llmops.vllm.launch_preflight).
+      returned: always
+      type: str
+      sample: kv_cache_dtype
+    severity:
+      description: V(no_go), V(warn) or V(info).
+      returned: always
+      type: str
+      sample: no_go
+    what:
+      description: What was found.
+      returned: always
+      type: str
+      sample: No attention backend takes this model with a KV cache of fp8_e4m3.
+    evidence:
+      description: What was seen.
+      returned: always
+      type: str
+      sample: "kv_cache_dtype=fp8_e4m3, head size 576. TRITON_MLA: kv_cache_dtype not supported"
+    remedy:
+      description: The smallest change that helps.
+      returned: always
+      type: str
+      sample: "set vllm_service_patch_sets: [disable_fp8_kv_cache]"
 report:
   description: The same as a page for people, in lines.
   returned: success
@@ -143,6 +184,7 @@ command:
   sample: journalctl --no-pager _SYSTEMD_INVOCATION_ID=0123456789abcdef0123456789abcdef
 """
 
+import re
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -156,6 +198,11 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_report impor
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import command_for
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_evidence import find_last_launch, read_launch
+from ansible_collections.llmops.vllm.plugins.module_utils.related_findings import (
+    check_findings,
+    related,
+    stored_findings,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
     check_invocation_id,
     check_unit_name,
@@ -167,7 +214,10 @@ ARGUMENT_SPEC = {
     "invocation_id": {"type": "str"},
     "path": {"type": "path"},
     "text": {"type": "str"},
+    "findings": {"type": "list", "elements": "dict"},
+    "root": {"type": "path", "default": "/srv/llm"},
 }
+INSTANCE = re.compile(r"vllm@([A-Za-z0-9][A-Za-z0-9_.-]{0,63})\.service")
 
 
 def diagnose_file(path: str) -> Diagnosis:
@@ -188,6 +238,14 @@ def find_launch(params: dict[str, Any]) -> str:
     return find_last_launch(run_command, params["unit"]) if params["unit"] else ""
 
 
+def foreseen(params: dict[str, Any], invocation_id: str) -> list[dict[str, Any]]:
+    """Return what the preflight found before this launch, as far as that is given or known."""
+    if params["findings"] is not None:
+        return check_findings(params["findings"])
+    instance = INSTANCE.fullmatch(params["unit"] or "")
+    return stored_findings(params["root"], instance.group(1), invocation_id) if instance else []
+
+
 def look(params: dict[str, Any]) -> dict[str, Any]:
     """Return the module's result; raises ``LlmopsError``."""
     invocation_id = find_launch(params)
@@ -198,9 +256,11 @@ def look(params: dict[str, Any]) -> dict[str, Any]:
     else:
         name = ", ".join(part for part in (params["unit"], f"launch {invocation_id}") if part)
         found = diagnose(lines_of_entries(read_launch(run_command, invocation_id, params["unit"] or "")))
-    page = report(name, found.as_dict()).splitlines()
+    behind = related(foreseen(params, invocation_id), found.verdict, found.cause_class)
+    result = {**found.as_dict(), "related": behind}
+    page = report(name, result).splitlines()
     command = command_for(invocation_id) if invocation_id else ""
-    return {**found.as_dict(), "report": page, "invocation_id": invocation_id, "command": command, "msg": page[0]}
+    return {**result, "report": page, "invocation_id": invocation_id, "command": command, "msg": page[0]}
 
 
 def main() -> None:

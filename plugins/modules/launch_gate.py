@@ -167,6 +167,13 @@ options:
     description: Fail when the launch is not ready after this long, in seconds; V(0) sets no limit.
     type: int
     default: 0
+  findings:
+    description:
+      - What M(llmops.vllm.launch_preflight) found before the launch, RV(llmops.vllm.launch_preflight#module:findings).
+      - Those that can be behind a failure are told with it.
+    type: list
+    elements: dict
+    default: []
   slice_seconds:
     description:
       - How long one call on the target may wait, in seconds; V(0) waits until the end in one call.
@@ -394,6 +401,37 @@ diagnosis:
       returned: always
       type: str
       sample: "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    related:
+      description: Findings of the preflight that can be behind the failure, the worst first.
+      returned: always
+      type: list
+      elements: dict
+      contains:
+        id:
+          description: Kind of the finding, see M(llmops.vllm.launch_preflight).
+          returned: always
+          type: str
+          sample: kv_cache_dtype
+        severity:
+          description: V(no_go), V(warn) or V(info).
+          returned: always
+          type: str
+          sample: no_go
+        what:
+          description: What was found.
+          returned: always
+          type: str
+          sample: No attention backend takes this model with a KV cache of fp8_e4m3.
+        evidence:
+          description: What was seen.
+          returned: always
+          type: str
+          sample: "kv_cache_dtype=fp8_e4m3, head size 576. TRITON_MLA: kv_cache_dtype not supported"
+        remedy:
+          description: The smallest change that helps.
+          returned: always
+          type: str
+          sample: "set vllm_service_patch_sets: [disable_fp8_kv_cache]"
     evidence:
       description: The root line, then the lines that support it.
       returned: always
@@ -452,6 +490,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import HostO
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Journal, command_for
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_follow import Clock, GateSettings, LaunchGate
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
+from ansible_collections.llmops.vllm.plugins.module_utils.related_findings import check_findings, related
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
     check_invocation_id,
     check_unit_name,
@@ -493,6 +532,7 @@ ARGUMENT_SPEC = {
     "soak_failures": {"type": "int", "default": 0},
     "stall_timeout_seconds": {"type": "int", "default": 600},
     "timeout_seconds": {"type": "int", "default": 0},
+    "findings": {"type": "list", "elements": "dict", "default": []},
     "slice_seconds": {"type": "int", "default": 0},
     "waited_seconds": {"type": "float", "default": 0},
 }
@@ -520,6 +560,7 @@ def check_parameters(params: dict[str, Any]) -> tuple[Canary, ...]:
             raise InvalidInputError(f"{name} must not be negative.")
     if params["canary_timeout_seconds"] < 1:
         raise InvalidInputError("canary_timeout_seconds must be at least 1.")
+    check_findings(params["findings"])
     if not params["canaries"]:
         raise InvalidInputError("canaries is empty: a launch is proved only by answers; give at least one.")
     return tuple(parse_canary(values, position) for position, values in enumerate(params["canaries"], start=1))
@@ -605,6 +646,7 @@ def follow(module: AnsibleModule) -> dict[str, Any]:
     result = as_result(gate, invocation_id, verdict)
     if isinstance(verdict, Failed):
         diagnosis = gate.diagnosis()
+        diagnosis["related"] = related(params["findings"], diagnosis["verdict"], diagnosis["cause_class"])
         command = command_for(invocation_id)
         message = failure_message(params["unit"], invocation_id, verdict.reason, diagnosis, command)
         late = gate.death_to_verdict_seconds()

@@ -9,6 +9,7 @@ MODULE = "vllm.model_executor.model_loader.weight_utils"
 
 
 def slow(module):
+    """Let the module open shards late."""
     opener = module.safe_open
 
     def safe_open(*arguments, **options):
@@ -20,7 +21,10 @@ def slow(module):
 
 
 class Finder(importlib.abc.MetaPathFinder):
+    """Waits for the module that opens shards."""
+
     def find_spec(self, name, path=None, target=None):
+        """Return how that module is loaded."""
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
