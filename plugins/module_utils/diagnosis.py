@@ -44,6 +44,7 @@ _STATISTICS = re.compile(
     r"Avg prompt throughput: (?P<prompt>[\d.]+) .*generation throughput: (?P<answer>[\d.]+) "
     r".*?Running: (?P<running>\d+).*?(?:Waiting|Pending): (?P<waiting>\d+)"
 )
+_DIED = re.compile(r"(?:Worker|Engine core) proc \S+ died unexpectedly|\bpid \d+ died\b")
 _LAST_BEFORE_PEERS = re.compile(r"vLLM is using nccl==|NCCL version \d")
 _SECRETS = re.compile(
     r"\b(?:hf_|sk-)[A-Za-z0-9_-]{8,}|(?<=Bearer )[^\s'\"]+|(?<='api_key': )(?:\[[^\]]*\]|'[^']*')"
@@ -147,8 +148,20 @@ def diagnose(lines: Iterable[Line]) -> Diagnosis:
         return _stuck(since) or Diagnosis(verdict="healthy", confidence=0.8)
     if log.launch.outside is not None:
         return _with_root(log.launch.outside, last)
-    undecided = Diagnosis(verdict="insufficient_evidence", remedy=_NOTHING, confidence=0.5, misleading_last_line=last)
-    return (None if log.launch.ended else _stuck(words)) or undecided
+    return (None if log.launch.ended else _stuck(words)) or _undecided(words, last)
+
+
+def _undecided(words: Sequence[Line], last: str) -> Diagnosis:
+    """Return the verdict where nothing names a cause; a process that was seen to die is told all the same."""
+    died = next((line for line in words if _DIED.search(line.body)), None)
+    return Diagnosis(
+        verdict="insufficient_evidence",
+        title="a process of the engine ended without a word of its own" if died else "",
+        remedy=_NOTHING,
+        confidence=0.5,
+        misleading_last_line=last,
+        evidence=[_evidence(died, MAX_CONTEXT)] if died else [],
+    )
 
 
 def _with_root(found: Found, misleading: str) -> Diagnosis:

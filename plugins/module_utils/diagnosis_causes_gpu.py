@@ -120,7 +120,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
         r"is required|required)|RuntimeError: Error Internal|"
         r"not (?:supported|compiled|built|implemented) (?:for|on) (?:SM|sm_|this GPU|compute capability|CUDA arch)|"
         r"[Uu]nsupported (?:SM|CUDA arch|compute capability|GPU arch)|Arch conditional MMA instruction|"
-        r"No supported CUDA architectures found|Failed to (?:initialize|run) cutlass|No compiled ",
+        r"No supported CUDA architectures found|Failed to (?:initialize|run) cutlass|No compiled |"
+        r"Assertion error \([^)]*\): Unsupported arch",
         "use wheels built for this compute capability (vllm_runtime_lock)",
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
     ),
@@ -160,7 +161,7 @@ GPU_CAUSES: tuple[Cause, ...] = (
         "nccl_p2p_failure",
         "peer-to-peer access between GPUs failed",
         r"CUDART error: (?:invalid|peer)|peer access is not supported|custom_all_?reduce.*(?:[Ee]rror|invalid)|"
-        r"NCCL WARN .*(?:[Pp]eer|P2P|cudaIpc)|cudaErrorPeerAccess|cuMemImportFromShareableHandle|"
+        r"NCCL WARN (?!NET/).*(?:[Pp]eer|P2P|cudaIpc)|cudaErrorPeerAccess|cuMemImportFromShareableHandle|"
         r"CUDA error: peer mapping",
         "set vllm_service_arguments_extra.disable-custom-all-reduce; check IOMMU and ACS",
         "RuntimeError: CUDART error: peer access is not supported between these two devices",
@@ -168,6 +169,7 @@ GPU_CAUSES: tuple[Cause, ...] = (
     cause(
         "nccl_init_failure",
         "NCCL could not start",
+        r"NCCL WARN NET/(?!.*Broken pipe)|"
         r"NCCL WARN (?!Cuda failure|Call to|socketProgress|.*(?:Broken pipe|/dev/shm|shared memory|[Pp]eer|P2P|cudaIpc|"
         r"CUDA calloc))|ibv_reg_dmabuf_mr failed|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|"
         r"ncclInvalidUsage|NCCL error: (?:unhandled system|internal|invalid|remote process)|"
@@ -221,7 +223,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
     cause(
         "engine_process_died",
         "a process of the engine crashed in native code",
-        r"\*\*\* SIG\w+ received|^Fatal Python error:|^terminate called|segfault at |traps: .*general protection|"
+        r"\*\*\* SIG\w+ received|^Fatal Python error:|^terminate called|^!+ Segfault encountered|"
+        r"segfault at |traps: .*general protection|"
         r"symbol lookup error",
         "look at the native stack below the line, and at the core dump (coredumpctl info)",
         "Fatal Python error: Segmentation fault",

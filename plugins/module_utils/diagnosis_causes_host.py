@@ -185,6 +185,28 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
     ),
     cause(
         "external_kill",
+        "a process of the engine was ended from outside by a signal",
+        r"Failed core proc\(s\): \{[^}]*: -(?:9|15)\b|died, exit code: -(?:9|15)\b|exitcode *: -(?:9|15)\b|"
+        r"Signal (?:9|15) \(SIG(?:KILL|TERM)\) received by PID",
+        "look for who did it: kernel log (OOM killer), other automation, an operator's kill",
+        "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}",
+        source="https://docs.python.org/3/library/multiprocessing.html (exitcode)",
+        anybody=True,
+        confidence=0.6,
+    ),
+    cause(
+        "engine_process_died",
+        "a process of the engine crashed in native code",
+        r"Failed core proc\(s\): \{[^}]*: -(?:4|6|7|8|11)\b|died, exit code: -(?:4|6|7|8|11)\b|"
+        r"exitcode *: -(?:4|6|7|8|11)\b|Signal (?:4|6|7|8|11) \(SIG\w+\) received by PID",
+        "look at the native stack above the line, and at the core dump (coredumpctl info) for the library that crashed",
+        "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -11}",
+        source="https://docs.python.org/3/library/multiprocessing.html (exitcode)",
+        anybody=True,
+        confidence=0.6,
+    ),
+    cause(
+        "external_kill",
         "the container was ended from outside, because a probe failed",
         r"failed (?:liveness|startup) probe, will be restarted",
         "allow the probe more time than the slowest load takes, or let it follow the progress",

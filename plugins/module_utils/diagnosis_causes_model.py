@@ -174,7 +174,7 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         "tokenizer_or_remote_code",
         "the model needs Python code that is not there or not allowed",
         r"does not appear to have a file named \S+\.py|No module named 'transformers_modules|"
-        r"trust_remote_code|[Rr]emote code|"
+        r"trust_remote_code|[Rr]emote code|contains custom code which must be executed|"
         r"No such file or directory: '\S*/blobs/\S*\.py|requires you to execute the (?:configuration|model|tokenizer)",
         "include *.py in the snapshot (model_store_include) and set vllm_service_arguments_extra.trust-remote-code "
         "after reading it",
@@ -194,7 +194,8 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         "config_invalid",
         "the model's path is not there, so it was taken for a hub name",
         r"Repo id must (?:be in the form|use alphanumeric)|LocalEntryNotFoundError|"
-        r"couldn't connect to 'https://|is not a local folder|Invalid repository ID or local directory|"
+        r"couldn't connect to 'https://|NameResolutionError|Max retries exceeded with url: /|"
+        r"is not a local folder|Invalid repository ID or local directory|"
         r"Can't load the configuration of|Cannot find an appropriate cached snapshot|OfflineModeIsEnabled",
         "check that the release's model directory exists and holds config.json; the service must be given "
         "its absolute path",
@@ -253,7 +254,9 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         r"does not support (?:nvfp4|fp8|fp4|mxfp4)|[Qq]uantization .* does not match|Unsupported quantization|"
         r"[Bb]float16 is only supported on GPUs|fp8e4nv.{0,20}not supported|Minimum capability: \d+|"
         r"not aligned with the quantized weight shape|min_thread_[nk] = |"
-        r"No (?:Nv)?[Ff]p[48] MoE backend|no (?:NVFP4|MXFP4|FP8) .*backend|Cannot find the config file for \w+",
+        r"No (?:Nv)?[Ff]p[48] MoE backend|"
+        r"(?:MoE|linear) backend \S+ does not support|no (?:NVFP4|MXFP4|FP8) .*backend|"
+        r"Cannot find the config file for \w+",
         "choose a checkpoint whose quantisation this GPU generation and vLLM support, or another vLLM "
         "(vllm_runtime_lock)",
         "ValueError: torch.bfloat16 is not supported for quantization method awq. Supported dtypes: [torch.float16]",

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import IO, NamedTuple
 
-from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, clean
+from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, clean, decode_field
 
 BLOCK_BYTES = 1024 * 1024
 # So much of the log is in memory before and after each line that is looked at.
@@ -88,7 +88,7 @@ WORTH = re.compile(
     r"|Exit|Interrupt|Timeout|timeout|OutOfRes|uvm_spin|ailed|startup complete|hutdown|Shutting down|terminate called"
     r"|server version|non-default args|kv_cache_dtype|kv cache|VLLM::|RayWorker|ray::|timed out|died|NotFound"
     r"|Traceback|direct cause|During handling|ERRNO|Stopping|start-limit|restart|repeated too|segfault"
-    r"|general protection|mismatch"
+    r"|general protection|mismatch|Segfault|SIGKILL|SIGTERM|MESSAGE\":\["
 )
 _WORTH_BYTES = re.compile(WORTH.pattern.encode())
 _NEEDS_OTHERS = re.compile(r"(?:Error|Exception|Timeout|OutOfResources|NotFound|Failed)(?::|$)|Value error|Traceback")
@@ -217,7 +217,7 @@ def lines_of_log(stream: IO[bytes]) -> Iterator[Line]:
             number += data.count(b"\n", counted, begin)
             counted = begin
             raw = data[begin:stop]
-            if not _too_often(raw, seen):
+            if not _too_often(_said(raw), seen):
                 yield from _pieces(number, raw, data, begin, stop)
         number += data.count(b"\n", counted, end)
         tail = data[max(0, end - AROUND_BYTES) : end]
@@ -295,6 +295,11 @@ def _too_often(raw: bytes, seen: dict[bytes, int]) -> bool:
     return count > REPEATS
 
 
+def _said(raw: bytes) -> bytes:
+    """Return what a line says, without what another tool wrote around it as JSON."""
+    return "\n".join(_texts(raw)).encode() if b'{"' in raw[:80] else raw
+
+
 def _texts(raw: bytes) -> list[str]:
     """Return the cleaned text of a line of a log; one that another tool wrote as JSON can hold several lines."""
     if len(raw) > MAX_LINE_BYTES:
@@ -314,7 +319,9 @@ def _unwrapped(text: str) -> str:
         fields = json.loads(match[1])
     except ValueError:
         return text
-    return next((fields[key] for key in _TEXT_KEYS if isinstance(fields.get(key), str)), text)
+    # journalctl writes a message with colours or other control characters as an array of its bytes.
+    found = next((fields[key] for key in _TEXT_KEYS if isinstance(fields.get(key), (str, list))), text)
+    return found if isinstance(found, str) else decode_field(found)
 
 
 def _pieces(number: int, raw: bytes, data: bytes, begin: int, stop: int) -> Iterator[Line]:

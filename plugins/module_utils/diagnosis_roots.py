@@ -41,7 +41,7 @@ _NATIVE = re.compile(
     r"|FAILED: \[code=|uvm_spin_loop|NVRM: |ibv_reg_|[Oo]ut of memory: Killed process|oom-kill|OOMKilled"
     r"|^(?:usage: )?vllm[\w. ]*: error: |^\S+\.py: error: |^\S+ error: argument |Fatal Python error:"
     r"|^oom_kill [1-9]|^Error while creating shared memory|device-side assert|^(?:\S+: )?symbol lookup error"
-    r"|error: unrecognized arguments"
+    r"|error: unrecognized arguments|^!+ Segfault encountered|^ERROR: Unexpected bus error encountered"
 )
 _LISTENING = re.compile(r"Application startup complete\.")
 _STOPPING = re.compile(r"\[shutdown\] .*(?:shutdown triggered|trigger received)|^Shutting down$")

@@ -65,19 +65,19 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", plain).strip("\n")
 
 
-def _decode(value: Any) -> str:
+def decode_field(value: Any) -> str:
     """Undo the JSON forms of a field: text, an array of bytes (not printable), null (too large) or a list of these."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
         if all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 256 for item in value):
             return bytes(value).decode("utf-8", "replace")
-        return "\n".join(_decode(item) for item in value)
+        return "\n".join(decode_field(item) for item in value)
     return ""
 
 
 def _integer(value: Any) -> int:
-    text = _decode(value)
+    text = decode_field(value)
     return int(text) if text.isdigit() and len(text) < 20 else 0
 
 
@@ -103,10 +103,10 @@ def _entry(fields: dict[str, Any], manager: bool) -> Entry:
     return Entry(
         realtime_usec=_integer(fields.get("__REALTIME_TIMESTAMP")),
         pid=_integer(fields.get("_PID")),
-        message=clean(_decode(fields.get("MESSAGE"))),
-        transport=_decode(fields.get("_TRANSPORT")),
+        message=clean(decode_field(fields.get("MESSAGE"))),
+        transport=decode_field(fields.get("_TRANSPORT")),
         from_manager=manager,
-        cursor=_decode(fields.get("__CURSOR")),
+        cursor=decode_field(fields.get("__CURSOR")),
     )
 
 

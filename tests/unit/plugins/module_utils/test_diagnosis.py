@@ -474,3 +474,41 @@ def test_a_large_log_is_read_in_little_time():
         of(HEAD + filler + worker("torch.OutOfMemoryError: CUDA out of memory.") + WORKER_END).cause_class == "cuda_oom"
     )
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("message", "cause_class"),
+    [
+        ("ValueError: NvFp4 MoE backend FLASHINFER_B12X does not support the deployment", "quant_dtype_mismatch"),
+        ("RuntimeError: Assertion error (/w/sm90.hpp:11): Unsupported architecture", "kernel_arch_unsupported"),
+        ("ConnectionError: (Caused by NameResolutionError('Failed to resolve hub.example'))", "config_invalid"),
+        ("ValueError: The repository m contains custom code which must be executed", "tokenizer_or_remote_code"),
+        ("ERROR: Unexpected bus error encountered in worker. insufficient shared memory (shm).", "shm_exhausted"),
+        ("!!!!!!! Segfault encountered !!!!!!!", "engine_process_died"),
+        ("gpu-1:7:7 [0] net_ib.cc:6 NCCL WARN NET/IB : Got completion from peer x with error", "nccl_init_failure"),
+    ],
+)
+def test_further_kinds_of_failures_are_classified(message, cause_class):
+    assert of(HEAD + "Traceback (most recent call last):\n" + message + "\n" + WORKER_END).cause_class == cause_class
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "cause_class"),
+    [
+        (-9, "cause", "external_kill"),
+        (-11, "cause", "engine_process_died"),
+        (1, "insufficient_evidence", ""),
+    ],
+)
+def test_the_exit_code_of_a_silent_process_tells_a_signal(code, verdict, cause_class):
+    found = of(
+        HEAD + f"RuntimeError: Engine core initialization failed. Failed core proc(s): {{'EngineCore': {code}}}\n"
+    )
+    assert (found.verdict, found.cause_class) == (verdict, cause_class)
+
+
+def test_a_process_that_dies_without_a_word_is_told_and_no_cause_is_invented():
+    died = "(EngineCore pid=101) ERROR 03-01 10:05:00 [m.py:1] Worker proc VllmWorker-3 died unexpectedly, ending it.\n"
+    found = of(HEAD + died + WORKER_END)
+    assert (found.verdict, found.cause_class) == ("insufficient_evidence", "")
+    assert "VllmWorker-3 died" in found.evidence[0].text
