@@ -33,24 +33,26 @@ def question_key(
 ) -> str:
     """Return the name of an answer: a hash of all that it depends on. Raises OSError for a model that is not there.
 
-    Files of the model count by name, size and time of change, those that patches change by their content. The runtime
-    counts by its real path and the time at which a package was last put into it.
+    Files of the model count by name, size and time of change, those that patches change by their content, weights by
+    who may read them. The runtime counts by its real path and the time at which a package was last put into it.
     """
     real = os.path.dirname(os.path.dirname(os.path.abspath(python)))
     packages = sorted(glob.glob(os.path.join(glob.escape(real), "lib", "python*", "site-packages")))
     runtime = [os.path.realpath(real), *(str(os.stat(path).st_mtime_ns) for path in packages)]
     patched = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
-    whole = [PROBE, runtime, sorted(_small_files(model)), patched, question, environment]
+    whole = [PROBE, runtime, sorted(_files(model)), patched, question, environment]
     return hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _small_files(model: str) -> Iterator[tuple[str, int, int]]:
+def _files(model: str) -> Iterator[tuple[str, int, int]]:
     for directory, folders, names in os.walk(model):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if not name.endswith(".safetensors"):
-                path = os.path.join(directory, name)
-                found = os.stat(path)
+            path = os.path.join(directory, name)
+            found = os.stat(path)
+            if name.endswith(".safetensors"):
+                yield os.path.relpath(path, model), found.st_mode, found.st_uid
+            else:
                 yield os.path.relpath(path, model), found.st_size, found.st_mtime_ns
 
 
@@ -77,7 +79,7 @@ def recall_document(directory: str, key: str) -> dict[str, Any] | None:
 
 def keep(directory: str, key: str, answer: EngineAnswer) -> None:
     """Keep an answer without an objection."""
-    if answer.stage == "done":
+    if answer.stage == "done" and not any(answer.trials.values()):
         keep_document(directory, key, asdict(answer))
 
 

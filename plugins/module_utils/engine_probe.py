@@ -31,7 +31,8 @@ class EngineAnswer:
     refused), ``config`` (model or combination refused), ``done`` (nothing to object), or ``silent`` (no answer;
     ``error`` says why). ``config`` holds what the engine has resolved, by its own names, with ``device`` and
     ``kv_cache_dtype_asked``; ``attention`` how its selector of attention backends took the question, or why it could
-    not be put (``unanswered``). Both are empty when it did not come that far.
+    not be put (``unanswered``). ``trials`` are steps of its start that it was let try, each with its objection, empty
+    for none, None where it could not be tried. All are empty when it did not come that far.
     """
 
     stage: str
@@ -40,6 +41,7 @@ class EngineAnswer:
     kv_cache_dtype: str
     config: Mapping[str, Any] = field(default_factory=dict)
     attention: Mapping[str, Any] = field(default_factory=dict)
+    trials: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ def read_answer(text: str, complaints: str) -> EngineAnswer:
     try:
         answer: dict[str, Any] = json.loads(text)
         stage, error, version, dtype = (str(answer[name]) for name in ("stage", "error", "version", "kv_cache_dtype"))
-        config, attention = (dict(answer.get(name) or {}) for name in ("config", "attention"))
-        return EngineAnswer(stage, error, version, dtype, config, attention)
+        config, attention, trials = (dict(answer.get(name) or {}) for name in ("config", "attention", "trials"))
+        return EngineAnswer(stage, error, version, dtype, config, attention, trials)
     except (ValueError, KeyError, TypeError):
         lines = complaints.strip().splitlines() or ["it ended without an answer"]
         return EngineAnswer("silent", lines[-1][:500], "", "")

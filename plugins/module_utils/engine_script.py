@@ -10,7 +10,10 @@ what it answered. Answers beyond the stages are each optional: what a version do
 
 from __future__ import annotations
 
-PROBE = r"""
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_trials import TRIALS
+
+PROBE = (
+    r"""
 import contextlib, importlib, importlib.abc, importlib.machinery, inspect, io, json, os, sys, tempfile
 
 answer = os.fdopen(os.dup(1), "w")
@@ -207,8 +210,9 @@ def ask_attention(config, wanted):
         except ValueError as error:
             found.update(selected="", validates=True, error=str(error))
     return found
-
-
+"""
+    + TRIALS
+    + r"""
 try:
     import importlib.metadata
 
@@ -249,6 +253,7 @@ try:
     result["stage"] = "done"
     with contextlib.suppress(Exception):
         result["config"] = reckoning(config, arguments)
+    result["trials"] = trials(config, arguments, request.get("compute_capability") or "")
     try:
         result["attention"] = ask_attention(config, request.get("compute_capability") or "")
     except Exception as error:
@@ -262,3 +267,4 @@ except Exception as error:
 with answer:
     json.dump(result, answer)
 """
+)

@@ -23,6 +23,7 @@ SHM_WANTED_BYTES = GIB
 CACHE_WANTED_BYTES = 5 * GIB
 NOFILE_WANTED = 65535  # set_ulimit in vllm/utils/system_utils.py
 NOFILE_NEEDED = 1024
+NOFILE_LEAST = 64  # with less than this not even the smallest engine comes up
 JIT_JOB_BYTES = 8 * GIB
 JIT_SOURCE = "https://github.com/flashinfer-ai/flashinfer/issues/3634"
 JIT_TOOLS_SOURCE = "https://github.com/vllm-project/vllm/issues/50705"
@@ -104,7 +105,8 @@ def _nccl_plugins(facts: HostFacts, launch: Launch, used: Sequence[Gpu]) -> Iter
 
 def _shm(facts: HostFacts, launch: Launch) -> Iterator[Finding]:
     workers = launch.count("tensor-parallel-size") * launch.count("pipeline-parallel-size")
-    if facts.shm is None or workers < 2:
+    # On the CPU even a single worker is a process of its own (vllm/platforms/cpu.py).
+    if facts.shm is None or (workers < 2 and launch.runtime.device != "cpu"):
         return
     # What dead engines left is removed before the start.
     free = facts.shm.free_bytes + facts.leftovers.shm_bytes
@@ -127,7 +129,7 @@ def _limits(facts: HostFacts) -> Iterator[Finding]:
         yield Finding("memlock", "warn", what, f"LimitMEMLOCK={memlock}", remedy, "systemctl show", "", NCCL_SOURCE)
     if nofile is not None and nofile != UNLIMITED and nofile < NOFILE_WANTED:
         what = "The unit may open fewer files than the engine asks for."
-        severity = "warn" if nofile < NOFILE_NEEDED else "info"
+        severity = "no_go" if nofile < NOFILE_LEAST else "warn" if nofile < NOFILE_NEEDED else "info"
         remedy = "set vllm_service_unit_settings: {LimitNOFILE: 1048576}"
         yield Finding("nofile", severity, what, f"LimitNOFILE={nofile}", remedy, "systemctl show")
 

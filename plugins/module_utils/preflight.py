@@ -12,6 +12,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Chec
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener
+from ansible_collections.llmops.vllm.plugins.module_utils.preflight_trials import judge_trials
 
 ARGUMENTS_REMEDY = "correct vllm_service_arguments or vllm_service_arguments_extra"
 KV_REFUSED = "kv_cache_dtype not supported"  # AttentionBackend.validate_configuration of vLLM
@@ -32,7 +33,7 @@ def judge_engine(answer: EngineAnswer) -> list[Finding]:
     """
     engine = f"vLLM {answer.version}" if answer.version else "the installed engine"
     if answer.stage == "done":
-        return list(judge_attention(answer, engine))
+        return [*judge_attention(answer, engine), *judge_trials(answer, engine)]
     if answer.stage == "parse":
         what = f"{engine} does not take these arguments."
         return [Finding("serve_arguments", "no_go", what, answer.error, ARGUMENTS_REMEDY)]

@@ -1,0 +1,86 @@
+"""What became of each launch: a record and, made fit to be published, its log."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.llmops.vllm.tests.launches.cases import ANSWERS_WRONGLY, CASES, DIES, LLAMA, SERVES, Case
+from ansible_collections.llmops.vllm.tests.rig import tiny_models
+
+LOGS = Path(__file__).parent / "logs"
+RECORDS = LOGS / "records.json"
+ADDRESS = "192.0.2.10"
+_one_at_a_time = threading.Lock()
+
+
+def load() -> dict[str, Any]:
+    """Return the records by the names of the cases, in their order."""
+    known = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+    return {case.name: known[case.name] for case in CASES if case.name in known}
+
+
+def own_address() -> str:
+    """The address that this machine would have in the engine's log."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def publishable(text: str, port: int) -> str:
+    """Return a log without what is this machine's own: its address, and the port of this trial."""
+    text = text.replace(own_address(), ADDRESS) if own_address() != "127.0.0.1" else text
+    return re.sub(rf"\b{port}\b", "8000", text)
+
+
+def root_line(text: str, pattern: str) -> int:
+    """Return the number, from 1, of the first line that the pattern matches; 0 for none."""
+    if not pattern:
+        return 0
+    lines = text.splitlines()
+    return next((number for number, line in enumerate(lines, 1) if re.search(pattern, line)), 0)
+
+
+def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> dict[str, Any]:
+    """Write the record of a case, and its log when it was launched; return the record."""
+    said = outcome["preflight"]
+    fit = said.get("memory") or {}
+    preflight = {
+        "verdict": "no_go" if said.get("failed") else said["verdict"],
+        "no_go": sorted({one["id"] for one in said.get("findings", ()) if one["severity"] == "no_go"}),
+        "msg": "" if "findings" in said else said.get("msg", ""),
+        "kv_tokens": fit.get("kv_tokens"),
+    }
+    with _one_at_a_time:
+        LOGS.mkdir(exist_ok=True)
+        known = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+        record = known.setdefault(case.name, {})
+        record["preflight"] = preflight
+        if log is not None:
+            text = publishable(log.read_text(errors="replace"), outcome["port"])
+            engine = outcome["engine"]
+            engine["root_line"] = root_line(text, case.root)
+            record["engine"] = engine
+            (LOGS / f"{case.name}.log").write_text(text)
+        order = {case.name: known[case.name] for case in CASES if case.name in known}
+        tiny_models.write_json(RECORDS, order)
+    return record
+
+
+def ending(case: Case, record: dict[str, Any], known: dict[str, Any]) -> str:
+    """Return how the launch ended; answers that are not those of the unharmed model are wrong ones."""
+    ends = str(record["engine"]["ends"])
+    if ends == SERVES and case.model == LLAMA and case.ends == ANSWERS_WRONGLY:
+        right = known["llama"]["engine"]["answer"]
+        return ANSWERS_WRONGLY if record["engine"]["answer"] != right else SERVES
+    return ends
+
+
+__all__ = ["DIES", "LOGS", "ending", "keep", "load", "publishable", "root_line"]
