@@ -61,6 +61,11 @@ class Case:
     patched: bool = True
     host: Host = field(default_factory=Host)
 
+    @property
+    def is_of_files(self) -> bool:
+        """Whether it is the model's files that make the case, or nothing at all."""
+        return self.harm is not harms.nothing or self.name in ("kimi", "llama")
+
     def all_arguments(self, **more: Any) -> dict[str, Any]:
         """The arguments of the launch."""
         arguments = {**ARGUMENTS, **more, **self.arguments}

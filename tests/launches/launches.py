@@ -100,9 +100,7 @@ def main() -> int:
 
         with ThreadPoolExecutor(int(os.environ.get("JOBS", "1"))) as pool:
             all_ran = all(list(pool.map(run, wanted)))
-    known = records.load()
-    table.write(known)
-    print(json.dumps(table.counts(known)))
+    print(json.dumps(table.write(records.load())))
     return 0 if all_ran else 1
 
 

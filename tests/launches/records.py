@@ -9,16 +9,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.llmops.vllm.tests.launches.cases import ANSWERS_WRONGLY, CASES, DIES, LLAMA, SERVES, Case
+from ansible_collections.llmops.vllm.tests.launches.cases import ANSWERS_WRONGLY, CASES, SERVES, Case
 from ansible_collections.llmops.vllm.tests.rig import tiny_models
 
 LOGS = Path(__file__).parent / "logs"
 RECORDS = LOGS / "records.json"
+Record = dict[str, Any]
 ADDRESS = "192.0.2.10"
 _one_at_a_time = threading.Lock()
 
 
-def load() -> dict[str, Any]:
+def load() -> dict[str, Record]:
     """Return the records by the names of the cases, in their order."""
     known = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
     return {case.name: known[case.name] for case in CASES if case.name in known}
@@ -48,7 +49,7 @@ def root_line(text: str, pattern: str) -> int:
     return next((number for number, line in enumerate(lines, 1) if re.search(pattern, line)), 0)
 
 
-def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> dict[str, Any]:
+def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> Record:
     """Write the record of a case, and its log when it was launched; return the record."""
     said = outcome["preflight"]
     fit = said.get("memory") or {}
@@ -74,13 +75,10 @@ def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> dict[str, Any
     return record
 
 
-def ending(case: Case, record: dict[str, Any], known: dict[str, Any]) -> str:
-    """Return how the launch ended; answers that are not those of the unharmed model are wrong ones."""
-    ends = str(record["engine"]["ends"])
-    if ends == SERVES and case.model == LLAMA and case.ends == ANSWERS_WRONGLY:
-        right = known["llama"]["engine"]["answer"]
-        return ANSWERS_WRONGLY if record["engine"]["answer"] != right else SERVES
-    return ends
-
-
-__all__ = ["DIES", "LOGS", "ending", "keep", "load", "publishable", "root_line"]
+def ending(case: Case, known: dict[str, Record]) -> str:
+    """Return how the launch ended: answers that are not those of the unharmed model are wrong ones."""
+    engine = known[case.name]["engine"]
+    if engine["ends"] == SERVES and case.ends == ANSWERS_WRONGLY:
+        unharmed = known["llama"]["engine"]["answer"]
+        return ANSWERS_WRONGLY if engine["answer"] != unharmed else SERVES
+    return str(engine["ends"])

@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.llmops.vllm.tests.launches.cases import SECTIONS, SERVES, Case
-from ansible_collections.llmops.vllm.tests.launches.records import ending
+from ansible_collections.llmops.vllm.tests.launches.records import Record, ending
 
 PAGE = Path(__file__).parents[2] / "docs/preflight-launches.md"
+COMMAND = "make launches"
+HEADINGS = ("Launch", "The preflight", "The engine", "Class", "Root line", "KV tokens: reckoned, logged")
+INTRODUCTION = f"""\
+# What the preflight says, and what the engine does
+
+Every row is a launch of the real engine (vLLM 0.32.0 for the CPU, tiny models), and this page is written by
+`{COMMAND}`: `launch_preflight` is asked about a release, then that release is started as its unit starts it, and asked
+for a completion and a chat as soon as it says that it is healthy. Both happen in a sandbox with the paths of a host,
+and the engine runs under a user without privileges. A row is right when the verdict is `no_go` exactly where the launch
+does not end in the right answers.
+
+- *The preflight*: the verdict, and the findings that are `no_go`.
+- *The engine*: "serves" is a right completion and a chat. "dies" is an end before it listens, "dies at the first
+  request" an end, or a refusal, after it has called itself healthy, and "answers wrongly" are completions whose tokens
+  are not those of the unharmed model.
+- *Class* and *Root line*: what the diagnosis makes of the launch's log, and the line of that log. The logs are in
+  `tests/launches/logs`, where the unit tests hold the diagnosis against them.
+- *KV tokens*: what the preflight reckoned, and what the engine logged at its start.
+- What systemd says of a unit's limits is played by a script in the sandbox.
+"""
 
 
-def told(case: Case, record: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Counts:
+    """What the table comes to; ``missed`` and ``false_alarms`` are names of cases."""
+
+    launches: int
+    missed: list[str]
+    false_alarms: list[str]
+    kv_tokens_error_percent: float
+    kv_tokens_compared: int
+
+
+def counts(known: dict[str, Record]) -> Counts:
+    """Return what the table comes to."""
+    missed, alarms, errors = [], [], []
+    cases = [case for cases in SECTIONS.values() for case in cases if "engine" in known.get(case.name, {})]
+    for case in cases:
+        record = known[case.name]
+        refused, serves = record["preflight"]["verdict"] == "no_go", ending(case, known) == SERVES
+        if refused == serves:
+            (alarms if refused else missed).append(case.name)
+        logged, reckoned = record["engine"]["kv_tokens"], record["preflight"]["kv_tokens"]
+        if serves and logged:
+            errors.append(abs((reckoned or 0) / logged - 1) * 100)
+    return Counts(len(cases), missed, alarms, round(max(errors, default=0.0), 3), len(errors))
+
+
+def told(case: Case, record: Record) -> str:
     """Return one line about a trial, for whoever waits."""
     preflight, engine = record["preflight"], record.get("engine", {})
     ids = ", ".join(preflight["no_go"]) or preflight["msg"]
     right = (preflight["verdict"] == "no_go") != (case.ends == SERVES)
-    as_expected = engine.get("ends", case.ends) == case.ends and (
-        case.finding in preflight["no_go"] or not case.finding
-    )
-    mark = "right" if right and as_expected else "LOOK " if right else "WRONG"
+    expected = engine.get("ends", case.ends) == case.ends and (case.finding in preflight["no_go"] or not case.finding)
+    mark = "right" if right and expected else "LOOK " if right else "WRONG"
     tokens = f"; tokens {preflight['kv_tokens']} / {engine.get('kv_tokens')}" if engine.get("kv_tokens") else ""
     return (
         f"{mark} {case.name}: {preflight['verdict']} ({ids}); engine {engine.get('ends')} "
@@ -27,23 +73,41 @@ def told(case: Case, record: dict[str, Any]) -> str:
     )
 
 
-def counts(known: dict[str, Any]) -> dict[str, Any]:
-    """Return launches, missed failures, false alarms, and the largest error of the tokens reckoned, in percent."""
-    missed, alarms, errors = [], [], [0.0]
-    cases = [case for cases in SECTIONS.values() for case in cases if "engine" in known.get(case.name, {})]
-    for case in cases:
-        record = known[case.name]
-        refused, serves = record["preflight"]["verdict"] == "no_go", ending(case, record, known) == SERVES
-        if refused == serves:
-            (alarms if refused else missed).append(case.name)
-        logged, reckoned = record["engine"]["kv_tokens"], record["preflight"]["kv_tokens"]
-        if serves and logged:
-            errors.append(abs((reckoned or 0) / logged - 1) * 100)
-    return {
-        "launches": len(cases), "missed": missed, "false_alarms": alarms,
-        "kv_tokens_error_percent": round(max(errors), 3),
-    }  # fmt: skip
+def _cells(case: Case, known: dict[str, Record]) -> Iterable[str]:
+    record = known[case.name]
+    preflight, engine = record["preflight"], record["engine"]
+    found = ", ".join(f"`{name}`" for name in preflight["no_go"])
+    yield case.what
+    yield f"{preflight['verdict']}: {found}" if found else preflight["verdict"]
+    yield ending(case, known)
+    yield f"`{case.cause_class}`" if case.cause_class else ""
+    line = engine["root_line"]
+    yield f"[{case.name}.log](../tests/launches/logs/{case.name}.log), {line}" if line else ""
+    served = engine["kv_tokens"] and ending(case, known) == SERVES
+    yield f"{preflight['kv_tokens']}, {engine['kv_tokens']}" if served else ""
 
 
-def write(known: dict[str, Any]) -> None:
-    """Write the page."""
+def _line(cells: Iterable[str]) -> str:
+    told = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(told)} |\n"
+
+
+def page(known: dict[str, Record]) -> str:
+    """Return the whole page."""
+    found = counts(known)
+    sums = (
+        f"\n**{found.launches} launches; failures missed: {len(found.missed)}; false alarms: "
+        f"{len(found.false_alarms)}.** KV tokens, of {found.kv_tokens_compared} launches: off by at most "
+        f"{found.kv_tokens_error_percent:g} %.\n"
+    )
+    text = INTRODUCTION + sums
+    for title, cases in SECTIONS.items():
+        text += f"\n## {title}\n\n{_line(HEADINGS)}|{' --- |' * len(HEADINGS)}\n"
+        text += "".join(_line(_cells(case, known)) for case in cases if "engine" in known.get(case.name, {}))
+    return text
+
+
+def write(known: dict[str, Record]) -> dict[str, Any]:
+    """Write the page; return what the table comes to."""
+    PAGE.write_text(page(known), encoding="utf-8")
+    return vars(counts(known))

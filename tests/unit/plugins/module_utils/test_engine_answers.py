@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import engine_answers
@@ -42,6 +43,19 @@ def test_an_answer_that_was_kept_is_had_again(tmp_path):
 def test_an_objection_is_not_kept_because_its_cause_may_pass(tmp_path, stage):
     keep(str(tmp_path / "answers"), "k", EngineAnswer(stage, "no driver", "", ""))
     assert not (tmp_path / "answers").exists()
+
+
+def test_an_objection_of_a_trial_is_not_kept_either(tmp_path):
+    keep(str(tmp_path), "refused", replace(ANSWER, trials={"model": "KeyError: 'x'"}))
+    keep(str(tmp_path), "passed", replace(ANSWER, trials={"model": "", "files": None}))
+    assert os.listdir(tmp_path) == ["passed.json"]
+    assert recall(str(tmp_path), "passed").trials == {"model": "", "files": None}
+
+
+def test_weights_that_others_may_read_make_another_question(asked):
+    before = asked()
+    (asked.model / "model.safetensors").chmod(0o600)
+    assert asked() != before
 
 
 def test_the_same_question_has_the_same_key(asked):

@@ -127,6 +127,12 @@ def test_shared_memory_has_to_hold_the_queues_when_leftovers_are_gone(free_mib, 
     assert ids(found) == expected
 
 
+def test_an_engine_on_the_cpu_has_a_worker_and_a_queue_even_when_it_is_one():
+    runtime = Runtime(path="/r", device="cpu", packages={"vllm": "0.32.0"})
+    found = judge(facts(shm=Space("/dev/shm", 64 * MIB, 64 * MIB), gpus=GpuReport(False)), {}, runtime=runtime)
+    assert ids(found) == {"shm_too_small": "no_go"}
+
+
 @pytest.mark.parametrize(
     ("limits", "infiniband", "expected"),
     [
@@ -134,6 +140,7 @@ def test_shared_memory_has_to_hold_the_queues_when_leftovers_are_gone(free_mib, 
         (Limits(8 * MIB, 1048576), False, {}),
         (Limits(-1, 4096), True, {"nofile": "info"}),
         (Limits(-1, 512), True, {"nofile": "warn"}),
+        (Limits(-1, 40), True, {"nofile": "no_go"}),
         (Limits(-1, -1), True, {}),
         (Limits(), True, {}),
     ],
