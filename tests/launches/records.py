@@ -49,30 +49,34 @@ def root_line(text: str, pattern: str) -> int:
     return next((number for number, line in enumerate(lines, 1) if re.search(pattern, line)), 0)
 
 
-def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> Record:
-    """Write the record of a case, and its log when it was launched; return the record."""
+def record_of(case: Case, outcome: dict[str, Any], log: Path | None) -> Record:
+    """Return what a trial came to; ``log`` is that of its launch, when there was one."""
     said = outcome["preflight"]
-    fit = said.get("memory") or {}
-    preflight = {
-        "verdict": "no_go" if said.get("failed") else said["verdict"],
-        "no_go": sorted({one["id"] for one in said.get("findings", ()) if one["severity"] == "no_go"}),
-        "msg": "" if "findings" in said else said.get("msg", ""),
-        "kv_tokens": fit.get("kv_tokens"),
+    record: Record = {
+        "preflight": {
+            "verdict": "no_go" if said.get("failed") else said["verdict"],
+            "no_go": sorted({one["id"] for one in said.get("findings", ()) if one["severity"] == "no_go"}),
+            "msg": "" if "findings" in said else said.get("msg", ""),
+            "kv_tokens": (said.get("memory") or {}).get("kv_tokens"),
+        }
     }
+    if log is not None:
+        record["engine"] = {**outcome["engine"], "root_line": root_line(log.read_text(errors="replace"), case.root)}
+    return record
+
+
+def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> Record:
+    """Write what a trial came to into the records, and its launch's log; return the whole record."""
+    fresh = record_of(case, outcome, log)
     with _one_at_a_time:
         LOGS.mkdir(exist_ok=True)
         known = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
-        record = known.setdefault(case.name, {})
-        record["preflight"] = preflight
+        known[case.name] = {**known.get(case.name, {}), **fresh}
         if log is not None:
             text = publishable(log.read_text(errors="replace"), outcome["port"])
-            engine = outcome["engine"]
-            engine["root_line"] = root_line(text, case.root)
-            record["engine"] = engine
             (LOGS / f"{case.name}.log").write_text(text)
-        order = {case.name: known[case.name] for case in CASES if case.name in known}
-        tiny_models.write_json(RECORDS, order)
-    return record
+        tiny_models.write_json(RECORDS, {case.name: known[case.name] for case in CASES if case.name in known})
+    return dict(known[case.name])
 
 
 def ending(case: Case, known: dict[str, Record]) -> str:
