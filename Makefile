@@ -5,7 +5,7 @@ RUN := .venv/bin/python tests/tools/run_tests.py
 JOBS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env test-env test test-fast lint unit fmt download-faults interruptions rehearsal rehearsal-down clean
+.PHONY: help env test-env test test-fast lint unit fmt download-faults interruptions launches rehearsal rehearsal-down clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ download-faults: env ## Write docs/download-faults.md from what the download doe
 interruptions: test-env ## Interrupt rollouts at 20 points of another seed each time, and see how each ends
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" INTERRUPTIONS=$${INTERRUPTIONS:-20} INTERRUPTIONS_SEED=$${INTERRUPTIONS_SEED:-$$(date +%j)} \
 	  tests/rig/prepare.sh run molecule test -s interruption
+
+launches: env ## Try the launches of tests/launches on the real engine, and write docs/preflight-launches.md (as root)
+	@PYTHONPATH=collections .venv/bin/python -m ansible_collections.llmops.vllm.tests.launches.launches
 
 rehearsal: env ## Start hosts in containers and deploy to them, as a user would
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" tests/rig/rehearsal.sh up

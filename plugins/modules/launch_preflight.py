@@ -15,6 +15,8 @@ description:
     objects to is passed on; its rules are not repeated here.
   - Reads the installed source, without running it, of an engine that cannot be asked, and for the kernels that it has
     for the model on these GPUs. What that does not tell either is left open.
+  - Lets the engine try steps of its start that need neither GPU nor weights. It builds the model without memory, reads
+    the environment's variables, compiles the chat template, and looks whether O(user) may read the model's files.
   - Reads the headers of all weights, without loading any, and holds them against index and configuration.
   - Reckons what fits into memory beside the weights, and how long the largest context can be.
   - Looks at the host as well, at GPUs and driver, memory, limits, compilers, what earlier launches left, and whether
