@@ -113,6 +113,7 @@ def main() -> int:
         "cpu_seconds": round(first.cpu_seconds, 2),
         "cached_seconds": round(second.seconds, 2),
         "mb": round(first.rss_bytes / MIB),
+        "asked": found.asked,
         "launches": found.launches,
         "missed": len(found.missed),
         "false_alarms": len(found.false_alarms),

@@ -33,10 +33,13 @@ TWO_RANKS = {"tensor-parallel-size": 2}
 
 @dataclass(frozen=True)
 class Host:
-    """What is special about the host: size of /dev/shm, the unit's limit of open files, whether the port is taken."""
+    """What is special about the host: size of /dev/shm, the unit's limit of open files, whether the port is taken.
+
+    The limit is the unit's usual one when it is 0.
+    """
 
     shm: str = "2g"
-    nofile: int = 65535
+    nofile: int = 0
     port_taken: bool = False
 
 

@@ -3,6 +3,7 @@
 usage: make launches            needs root, and a runtime of vLLM 0.32.0 for the CPU, which a scenario leaves in
                                 LLMOPS_CACHE; RUNTIME=DIRECTORY names another
        CASES=REGEX              some of the cases; the others' records stay
+       NEW=1                    those that were not launched yet
        LAUNCH=0                 only ask the preflight; the engine's part of the records stays
        JOBS=N                   launches at a time (default 1)
 
@@ -66,7 +67,7 @@ def try_case(case: Case, models: Path, runtime: Path, work: Path, launch: bool) 
         *namespaces, "bash", "-ec", SANDBOX, "sandbox", case.host.shm, str(srv), str(runtime), str(inside),
         *trial, case.name, json.dumps(request),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     outcome = folder / "outcome.json"
     if not outcome.exists():
         raise RuntimeError(f"{case.name}: {done.stderr or done.stdout}")
@@ -80,7 +81,12 @@ def main() -> int:
         print(f"It takes root and a runtime of vLLM in {CACHE}/runtimes, where a scenario leaves one.", file=sys.stderr)
         return 2
     launch = os.environ.get("LAUNCH", "1") != "0"
-    wanted = [case for case in CASES if re.search(os.environ.get("CASES", ""), case.name)]
+    known = records.load() if os.environ.get("NEW") == "1" else {}
+    wanted = [
+        case
+        for case in CASES
+        if re.search(os.environ.get("CASES", ""), case.name) and "engine" not in known.get(case.name, {})
+    ]
     with tempfile.TemporaryDirectory(prefix="launches-") as directory:
         work = Path(directory)
         models = work / "models"

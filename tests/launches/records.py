@@ -79,8 +79,18 @@ def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> Record:
     return dict(known[case.name])
 
 
+def tried(case: Case, known: dict[str, Record]) -> bool:
+    """Whether the case has been launched, and not only asked about."""
+    return "engine" in known.get(case.name, {})
+
+
 def ending(case: Case, known: dict[str, Record]) -> str:
-    """Return how the launch ended: answers that are not those of the unharmed model are wrong ones."""
+    """Return how the launch ended, or what its case says where it has not been tried.
+
+    Answers that are not those of the unharmed model are wrong ones.
+    """
+    if not tried(case, known):
+        return case.ends
     engine = known[case.name]["engine"]
     if engine["ends"] == SERVES and case.ends == ANSWERS_WRONGLY:
         unharmed = known["llama"]["engine"]["answer"]

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,8 +40,9 @@ from ansible_collections.llmops.vllm.tests.launches.cases import (
 
 ROOT = Path("/srv/llm")
 USER = "nobody"
-SNAPSHOT, VIEW = ROOT / "store/tiny", ROOT / "instances/tiny/current/model"
-START_SECONDS, ANSWER_SECONDS, END_SECONDS = 420.0, 60.0, 60.0
+SNAPSHOT, VIEW, STATE = ROOT / "store/tiny", ROOT / "instances/tiny/current/model", ROOT / "var"
+CACHE = STATE / "cache/vllm"
+START_SECONDS, ANSWER_SECONDS, END_SECONDS = 1200.0, 120.0, 120.0  # on a machine that has other things to do
 TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 PREFLIGHT = """
 import json, sys
@@ -78,6 +80,10 @@ class Trial:
         listener.close()
         return port
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the release. What the preflight learns of the model is at hand for the launch."""
+        return {**self.case.whole_environment(), "VLLM_CACHE_ROOT": str(CACHE)}
+
     def compose(self) -> None:
         """Make the view that the engine is given."""
         sources = snapshot_sources(str(SNAPSHOT))
@@ -94,15 +100,16 @@ class Trial:
         arguments = self.arguments(str(SNAPSHOT))
         parameters = {
             "runtime": str(self.runtime), "snapshot": str(SNAPSHOT), "serve_yaml": json.dumps(arguments),
-            "arguments": arguments, "environment": self.case.whole_environment(), "unit": "vllm@tiny.service",
+            "arguments": arguments, "environment": self.environment(), "unit": "vllm@tiny.service",
             "port": self.port, "user": USER, "patches": self.patches,
+            "cache": str(CACHE),
         }  # fmt: skip
         del arguments["model"]
         file = self.folder / "parameters.json"
         file.write_text(json.dumps(parameters))
         tools = self.folder / "bin"
         tools.mkdir(exist_ok=True)
-        (tools / "systemctl").write_text(SYSTEMCTL.format(nofile=self.case.host.nofile))
+        (tools / "systemctl").write_text(SYSTEMCTL.format(nofile=self.case.host.nofile or 1048576))
         (tools / "systemctl").chmod(0o755)
         path = f"{tools}:{os.environ['PATH']}"
         done = subprocess.run(
@@ -122,24 +129,21 @@ class Trial:
         """Start the engine as the unit does, ask it, end it; return what it came to."""
         config = ROOT / "instances/tiny/current/serve.yaml"
         config.write_text(json.dumps(self.arguments(str(VIEW))))
-        state = ROOT / "var"
-        state.mkdir()
-        state.chmod(0o777)
         environment = {
-            "PATH": f"{self.runtime}/bin:/usr/sbin:/usr/bin", "HOME": str(state), "TMPDIR": str(state),
-            "LANG": "C.UTF-8", **self.case.whole_environment(),
+            "PATH": f"{self.runtime}/bin:/usr/sbin:/usr/bin", "HOME": str(STATE), "TMPDIR": str(STATE),
+            "LANG": "C.UTF-8", **self.environment(),
         }  # fmt: skip
         nofile = self.case.host.nofile
+        limited = ["prlimit", f"--nofile={nofile}:{nofile}"] if nofile else []
         command = [
-            "prlimit", f"--nofile={nofile}:{nofile}", "setpriv", f"--reuid={USER}", "--regid=nogroup",
-            "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs",
-            str(self.runtime / "bin/vllm"), "serve", "--config", str(config),
+            *limited, "setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups", "--inh-caps=-all",
+            "--bounding-set=-all", "--no-new-privs", str(self.runtime / "bin/vllm"), "serve", "--config", str(config),
         ]  # fmt: skip
         log = self.folder / "launch.log"
         began = time.monotonic()
         with log.open("wb") as output:
             engine = subprocess.Popen(
-                command, cwd=state, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=STATE, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         outcome: dict[str, Any] = {"ends": DIES, "answer": []}
         if self.until_healthy(engine):
@@ -201,6 +205,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_ignored: sys.exit(1))
     socket.sethostname("rehearsal-1")
     case = next(case for case in CASES if case.name == sys.argv[1])
+    CACHE.mkdir(parents=True)
+    for folder in (STATE, CACHE):
+        shutil.chown(folder, USER)
     trial = Trial(case, Path(request["runtime"]), Path(request["folder"]))
     outcome = {"preflight": trial.preflight()}
     if request["launch"]:
