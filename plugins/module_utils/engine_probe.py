@@ -111,12 +111,13 @@ def ask_engine(
     """Run the probe with the runtime's interpreter ``python`` on the files of ``model``; at most ``timeout_seconds``.
 
     The engine may keep what it learns about the architecture in ``cache``, which the launch then need not find again.
-    ``contents`` are the files of the model that patches change; the engine is then shown a view that has them.
+    ``contents`` are the files of the model that patches change; the engine is shown a view that has them.
     ``compute_capability``, such as 12.0, is of a GPU that a machine without one is asked about. Raises LlmopsError.
     """
     with tempfile.TemporaryDirectory(prefix="llmops-probe-") as home:
-        if contents:
-            model = patched_view(os.path.realpath(model), os.path.join(home, "model"), contents)
+        if os.path.isdir(model):
+            # As in a release: copies of the small files, whoever may read the snapshot's own.
+            model = patched_view(os.path.realpath(model), os.path.join(home, "model"), contents or {})
         if user is not None:
             os.chown(home, user.uid, user.gid)
         identity: dict[str, Any] = {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}

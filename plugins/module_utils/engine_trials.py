@@ -83,9 +83,12 @@ def try_model(config, arguments):
 def try_chat_template(config, arguments):
     import jinja2
     from transformers.utils import chat_template_utils
-    from vllm.entrypoints.chat_utils import load_chat_template
     from vllm.tokenizers import cached_tokenizer_from_config
 
+    try:
+        from vllm.renderers.chat_utils import load_chat_template
+    except ImportError:
+        from vllm.entrypoints.chat_utils import load_chat_template
     given = load_chat_template(getattr(arguments, "chat_template", None))
     text = cached_tokenizer_from_config(config.model_config).get_chat_template(given)
     try:
