@@ -110,7 +110,8 @@ make_image() {
 }
 
 make_wheels() {
-  local locks=("$root/roles/vllm_runtime/files/vllm-0.32.0-cpu.lock" "$root/roles/vllm_runtime/files/uv.lock")
+  local locks=("$root/roles/vllm_runtime/files/vllm-0.32.0-cpu.lock" "$root/roles/vllm_runtime/files/uv.lock"
+    "$root/roles/gitops_pull/files/ansible.lock")
   wheels=$cache/wheels/$(hash_of "${locks[@]}")
   [ -e "$wheels/.complete" ] && return
   say "downloading the engine's wheels (about 530 MB) to $wheels"

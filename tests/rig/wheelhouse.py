@@ -23,6 +23,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+MARKER = re.compile(r"\s*;\s*(?P<marker>.+?)\s+(?=--hash)")
 ALIAS = re.compile(r"^vllm==(?P<version>[\w.]+)\+cpu\b")
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -31,6 +32,19 @@ def requirements(lock: str) -> list[str]:
     """Split a lock into its requirements, continuation lines joined, comments left out."""
     joined = re.sub(r"\\\n\s*", " ", lock)
     return [line.strip() for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def for_python(lines: list[str], python: str) -> list[str]:
+    """Leave out what the lock holds for other Pythons; pip would judge that by the Python that it runs on."""
+    from pip._vendor.packaging.markers import Marker  # noqa: PLC0415 - only the Python that downloads has pip
+
+    target = {"python_version": python, "python_full_version": f"{python}.0"}
+    chosen = []
+    for line in lines:
+        marker = MARKER.search(line)
+        if marker is None or Marker(marker["marker"]).evaluate(target):
+            chosen.append(MARKER.sub(" ", line))
+    return chosen
 
 
 def write_alias(directory: Path, version: str) -> Path:
@@ -84,6 +98,7 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.directory.mkdir(parents=True, exist_ok=True)
     lines = [line for lock in arguments.locks for line in requirements(lock.read_text(encoding="utf-8"))]
+    lines = for_python(lines, arguments.python)
     aliases = [match for match in map(ALIAS.match, lines) if match]
     lines = [line for line in lines if not ALIAS.match(line)]
     local = [line for line in lines if "+cpu" in line.split()[0]]
