@@ -5,7 +5,7 @@ RUN := .venv/bin/python tests/tools/run_tests.py
 JOBS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env test-env test test-fast lint unit fmt download-faults interruptions launches rehearsal rehearsal-down clean
+.PHONY: help env test-env test test-fast lint unit fmt docs download-faults interruptions launches rehearsal rehearsal-down clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ fmt: env ## Format the Python files and repair what ruff can
 	@.venv/bin/ruff check --fix-only --quiet
 	@.venv/bin/ruff format --quiet
 
+docs: env ## Make the reference of modules and roles: build/docs/index.html
+	@tests/tools/docs.sh
+
 download-faults: env ## Write docs/download-faults.md from what the download does with every fault
 	@.venv/bin/pytest --quiet tests/download --write-table
 
@@ -56,4 +59,4 @@ bench-%: env ## Run the benchmark tests/benchmarks/NAME.py
 	@.venv/bin/python tests/benchmarks/$*.py
 
 clean: ## Remove environments, caches and logs of this checkout
-	@rm -rf .venv .venv-2.19 .venv-3.9 .cache .ansible .mypy_cache .pytest_cache .ruff_cache tests/output *.tar.gz
+	@rm -rf .venv .venv-2.19 .venv-3.9 .cache build .ansible .mypy_cache .pytest_cache .ruff_cache tests/output *.tar.gz

@@ -48,6 +48,7 @@ _CHECK_TIMEOUT_SECONDS = 300.0
 _READ_LATE = {"playbooks", "tasks", "handlers", "defaults", "vars", "meta", "group_vars", "host_vars"}
 _NOT_OURS = {"tests", "molecule", "extensions", "docs"}
 READ_YAML = """
+import os
 import sys
 from ansible.parsing.dataloader import DataLoader
 for path in sys.argv[1:]:
@@ -55,7 +56,7 @@ for path in sys.argv[1:]:
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
         if not text.startswith("$ANSIBLE_VAULT"):
-            DataLoader().load(text, file_name=path)
+            DataLoader().load(text, file_name=os.path.abspath(path))
     except Exception as error:
         sys.exit(f"{path} cannot be read: {error}")
 """

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from runner import Obstacle, Step
 
-COPY = ".cache/docs/ansible_collections/llmops/vllm"
-DOCS_CHECKS = ("--plugin-docs", "--validate-collection-refs=self")
 LINK = "collections/ansible_collections/llmops/vllm"
 PYTEST_TALLY = ((r"\b(\d+) passed", "tests"), (r"\b(\d+) skipped", "skipped"))
 PYTEST_PROOF = (r"\b[1-9]\d* passed",)
@@ -187,11 +185,10 @@ class Steps:
             Step("changelog", "antsibull-changelog: fragments", (("antsibull-changelog", "lint"),)),
             Step(
                 "docs",
-                "antsibull-docs: plugin and role documentation",
-                (
-                    ("tests/tools/copy_collection.sh", ".cache/docs"),
-                    ("antsibull-docs", "lint-collection-docs", *DOCS_CHECKS, COPY),
-                ),
+                "antsibull-docs: plugin and role documentation, reference",
+                (("tests/tools/docs.sh",),),
+                proof=(r"^pages in the reference: [1-9]",),
+                tally=((r"^pages in the reference: (\d+)", "pages"),),
             ),
             Step(
                 "ansible-lint",

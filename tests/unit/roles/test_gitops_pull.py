@@ -73,7 +73,11 @@ def test_ansible_reads_each_file_as_it_will_and_names_the_one_that_it_cannot(tmp
     path = tmp_path / "late.yml"
     path.write_text(text)
     done = subprocess.run(
-        [sys.executable, "-I", "-c", gitops_pull.READ_YAML, path], capture_output=True, text=True, check=False
+        [sys.executable, "-I", "-c", gitops_pull.READ_YAML, "late.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == status, done.stderr
     assert ("late.yml cannot be read" in done.stderr) == bool(status)
