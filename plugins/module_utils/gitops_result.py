@@ -152,9 +152,9 @@ def _labels(values: dict[str, str]) -> str:
 def why(lines: Sequence[str]) -> str:
     """Return why a run of ansible-playbook failed, from its output: its errors, or else its last words."""
     clean = [_ANSI.sub("", line).rstrip() for line in lines]
-    starts = [number for number, line in enumerate(clean) if line.startswith(("[ERROR]", "ERROR!", "fatal: "))]
-    blocks = [_block(clean, start) for start in starts]
-    said = max(blocks, key=len) if blocks else [line for line in clean if line][-5:]
+    marks = ("fatal: ",) if any(line.startswith("fatal: ") for line in clean) else ("[ERROR]", "ERROR!")
+    blocks = [_block(clean, number) for number, line in enumerate(clean) if line.startswith(marks)]
+    said = max((_message(block) for block in blocks), key=len, default=[line for line in clean if line][-5:])
     return "\n".join(said)[:_LONGEST_REASON]
 
 
@@ -165,3 +165,13 @@ def _block(lines: Sequence[str], start: int) -> list[str]:
             break
         block.append(line)
     return block
+
+
+def _message(block: list[str]) -> list[str]:
+    """Return what a failed task says of itself, where its result is shown as YAML, or else all of it."""
+    start = next((number for number, line in enumerate(block) if line.startswith("    msg:")), None)
+    if start is None:
+        return block
+    end = next((n for n in range(start + 1, len(block)) if not block[n].startswith("     ")), len(block))
+    first = block[start].strip()[len("msg:") :].strip(" '|>-")
+    return [line for line in [first, *(line.strip() for line in block[start + 1 : end])] if line]

@@ -54,20 +54,29 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_the_longest_error_is_the_reason():
+def test_what_the_failed_task_says_is_the_reason():
     lines = [
         "TASK [Ask] ****",
-        "[ERROR]: Task failed: Module failed: NO-GO: no backend takes this model.",
+        "[ERROR]: Task failed: NO-GO.",
         "Origin: site.yml:3",
         "",
         "fatal: [gpu-1]: FAILED! =>",
-        "    changed: false",
-        "    msg: 'NO-GO: no backend takes this model.'",
-        "    report: set vllm_service_patch_sets",
+        "    findings:",
+        "    -   msg: not this",
+        "    msg: |-",
+        "        This launch cannot work; nothing was touched.",
+        "        NO-GO: no backend takes this model.",
+        "    verdict: no_go",
         "",
         "PLAY RECAP ****",
     ]
-    assert gitops_result.why(lines) == "\n".join(lines[4:8])
+    assert gitops_result.why(lines).splitlines() == [line.strip() for line in lines[8:10]]
+
+
+def test_a_failed_task_that_is_not_shown_as_yaml_is_the_reason_as_a_whole():
+    lines = ["ok: [gpu-1]", 'fatal: [gpu-1]: FAILED! => {"msg": "no"}', "PLAY RECAP ****"]
+    assert gitops_result.why(lines) == lines[1]
+    assert gitops_result.why(["[ERROR]: Syntax error.", "Origin: a.yml", ""]) == "[ERROR]: Syntax error.\nOrigin: a.yml"
 
 
 def test_without_an_error_the_last_words_are_the_reason():
