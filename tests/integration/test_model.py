@@ -8,7 +8,7 @@ import pytest
 
 HUB = "http://hub:8080"  # the rig's nginx
 KIMI = "rehearsal/tiny-kimi-k2.5-nvfp4"
-SHARD = "model-00007-of-00012.safetensors"
+SHARD = "model-00007-of-00119.safetensors"
 PATCHES = [
     {
         "name": "no-fp8-kv-cache",

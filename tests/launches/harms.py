@@ -22,7 +22,7 @@ def nothing(folder: Path) -> None:
 
 def shard(number: int) -> str:
     """Name of a shard of the tiny Kimi."""
-    return f"model-{number:05d}-of-00012.safetensors"
+    return f"model-{number:05d}-of-00119.safetensors"
 
 
 def remove(*names: str) -> Harm:
@@ -89,7 +89,7 @@ def quantised(folder: Path) -> None:
 def ghost(folder: Path) -> None:
     """Let the index name a file that is not there."""
     index = json.loads((folder / INDEX).read_text())
-    index["weight_map"][next(iter(index["weight_map"]))] = "model-00099-of-00012.safetensors"
+    index["weight_map"][next(iter(index["weight_map"]))] = "model-00099-of-00119.safetensors"
     tiny_models.write_json(folder / INDEX, index)
 
 

@@ -7,8 +7,9 @@
 usage: tiny_models.py DESTINATION
 
 Needs nothing but the standard library, so that a rehearsal need not install PyTorch on the controller. Makes
-  tiny-kimi-k2.5-nvfp4   KimiK25ForConditionalGeneration (MLA, MoE, vision tower), 8 attention heads, 12 shards; its
-                         config.json and hf_quant_config.json ask for an FP8 KV cache, as NVIDIA's checkpoints do
+  tiny-kimi-k2.5-nvfp4   KimiK25ForConditionalGeneration (MLA, MoE, vision tower), 8 attention heads, and 119 shards as
+                         the real one has; its config.json and hf_quant_config.json ask for an FP8 KV cache, as NVIDIA's
+                         checkpoints do
   tiny-llama             LlamaForCausalLM, 8 attention heads, 1 shard
   tiny-llama-nan         the same, with a last norm that is NaN: it loads, and computes nothing but NaN
 The output is the same, byte for byte, every time.
@@ -315,7 +316,7 @@ def write_kimi(folder: Path) -> None:
         "in_patch_limit_each_frame": 64, "in_patch_limit_video": None, "sample_fps": 2.0,
         "max_num_frames_each_video": None, "temporal_merge_kernel_size": 4, "timestamp_mode": "hh:mm:ss.fff",
     }})  # fmt: skip
-    write_shards(folder, kimi_tensors(config, Weights(seed=25)), 12)
+    write_shards(folder, kimi_tensors(config, Weights(seed=25)), 119)
 
 
 def write_llama(folder: Path, broken: bool = False) -> None:
