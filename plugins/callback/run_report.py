@@ -23,7 +23,6 @@ options:
   json_file:
     description: Path of the JSON document.
     type: path
-    default: ""
     env:
       - name: LLMOPS_REPORT_JSON
     ini:
@@ -32,7 +31,6 @@ options:
   junit_file:
     description: Path of the JUnit XML.
     type: path
-    default: ""
     env:
       - name: LLMOPS_REPORT_JUNIT
     ini:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from ansible_collections.llmops.vllm.plugins.callback import run_report
 from ansible_collections.llmops.vllm.plugins.plugin_utils.run_report import (
     MESSAGE_CHARACTERS,
@@ -110,7 +111,7 @@ def test_the_run_is_as_bad_as_its_worst_host():
 
 @pytest.fixture
 def callback(monkeypatch):
-    plugin, options, said = run_report.CallbackModule(), {"json_file": "", "junit_file": ""}, []
+    plugin, options, said = run_report.CallbackModule(), {"json_file": None, "junit_file": None}, []
     monkeypatch.setattr(plugin, "get_option", lambda name: options[name])
     monkeypatch.setattr(plugin, "_display", SimpleNamespace(warning=said.append))
     monkeypatch.setattr(run_report.context, "CLIARGS", {"check": True})
@@ -147,6 +148,11 @@ def test_it_writes_nothing_unless_asked_and_warns_where_it_cannot(callback, tmp_
     callback.options["json_file"] = str(tmp_path / "file/run.json")
     callback.plugin.v2_playbook_on_stats(STATS)
     assert len(callback.said) == 1 and "cannot be written" in callback.said[0]
+
+
+def test_files_that_nobody_names_have_no_default_which_would_be_a_path_below_the_working_directory():
+    for option in yaml.safe_load(run_report.DOCUMENTATION)["options"].values():
+        assert option["type"] == "path" and "default" not in option
 
 
 def test_it_must_be_enabled():
