@@ -5,7 +5,7 @@ RUN := .venv/bin/python tests/tools/run_tests.py
 JOBS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env test-env test test-fast lint unit fmt docs download-faults interruptions launches rehearsal rehearsal-down clean
+.PHONY: help env test-env test test-fast lint unit fmt docs download-faults runbooks interruptions launches rehearsal rehearsal-down clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ docs: env ## Make the reference of modules and roles: build/docs/index.html
 
 download-faults: env ## Write docs/download-faults.md from what the download does with every fault
 	@.venv/bin/pytest --quiet tests/download --write-table
+
+runbooks: env ## Write docs/runbooks from what the diagnosis and the preflight know
+	@PYTHONPATH=collections .venv/bin/python -m ansible_collections.llmops.vllm.tests.tools.runbooks
 
 interruptions: test-env ## Interrupt rollouts at 20 points of another seed each time, and see how each ends
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" INTERRUPTIONS=$${INTERRUPTIONS:-20} INTERRUPTIONS_SEED=$${INTERRUPTIONS_SEED:-$$(date +%j)} \

@@ -23,8 +23,11 @@ class Cgroups(ProcFs):
         self.groups = groups
 
     def process(self, pid):
-        process = super().process(pid)
-        return process and dataclasses.replace(process, cgroups={"": self.groups.get(pid, "/user.slice")})
+        return self.processes().get(pid)
+
+    def processes(self):
+        found = super().processes().items()
+        return {pid: dataclasses.replace(one, cgroups={"": self.groups.get(pid, "/user.slice")}) for pid, one in found}
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
