@@ -326,7 +326,8 @@ class Syntax(ABC):
 
     def _value_dictcomp(self, node: ast.DictComp, frame: Frame) -> Any:
         inner = Frame(frame.module, dict(frame.names), frame.function)
-        return {self.value(node.key, inner): self.value(node.value, inner) for _ in self._turns(node.generators, inner)}
+        turns = self._turns(node.generators, inner)
+        return {self.value(node.key, inner): self.value(node.value, inner) for _turn in turns}
 
     def _turns(self, generators: Sequence[ast.comprehension], frame: Frame) -> Iterator[None]:
         if not generators:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any, Callable
+from typing import Any, Callable, TextIO
 
 from ansible_collections.llmops.vllm.plugins.module_utils import gitops_result
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
@@ -135,7 +135,7 @@ def follow_command(argv: Sequence[str], environment: Mapping[str, str], director
         for line in process.stdout or ():
             text = line.decode("utf-8", "replace").rstrip("\n")
             kept.append(text)
-            print(text, flush=True)
+            _say(text)
     return process.returncode, list(kept)
 
 
@@ -328,27 +328,33 @@ def _did_something(lines: Sequence[str], host: str) -> bool:
     return any(recap.match(line) for line in lines)
 
 
+def _say(text: str, stream: TextIO | None = None) -> None:
+    stream = stream or sys.stdout
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one pull with the configuration named on the command line; the result is the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if len(arguments) != 1:
-        print("usage: gitops_pull CONFIG", file=sys.stderr)
+        _say("usage: gitops_pull CONFIG", sys.stderr)
         return EXIT_USAGE
     try:
         config = read_config(arguments[0])
     except LlmopsError as error:
-        print(error.message, file=sys.stderr)
+        _say(error.message, sys.stderr)
         return EXIT_USAGE
     with open(os.path.join(config.state, "lock"), "a+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            print(f"Another pull is going on (PID {lock.read().strip() or 'unknown'}); this one ends.", file=sys.stderr)
+            _say(f"Another pull is going on (PID {lock.read().strip() or 'unknown'}); this one ends.", sys.stderr)
             return EXIT_BUSY
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         result = Pull(config, os.environ.get("CREDENTIALS_DIRECTORY", "")).run()
-    print(result.sentence(), flush=True)
+    _say(result.sentence())
     return 0 if result.outcome in gitops_result.GOOD else EXIT_FAILED

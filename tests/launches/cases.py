@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from ansible_collections.llmops.vllm.tests.launches import harms
@@ -27,7 +26,6 @@ PATCH = {
     "name": "disable_fp8_kv_cache", "file": "config.json", "reason": "as the role has it",
     "remove_keys": ["kv_cache_scheme", "kv_cache_quant_algo"],
 }  # fmt: skip
-NONE: Mapping[str, Any] = MappingProxyType({})
 TWO_RANKS = {"tensor-parallel-size": 2}
 
 
@@ -59,8 +57,8 @@ class Case:
     root: str = ""
     model: str = KIMI
     harm: Harm = harms.nothing
-    arguments: Mapping[str, Any] = NONE
-    environment: Mapping[str, str] = NONE
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     patched: bool = True
     host: Host = field(default_factory=Host)
 
