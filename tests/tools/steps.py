@@ -11,6 +11,7 @@ from runner import Obstacle, Step
 LINK = "collections/ansible_collections/llmops/vllm"
 PYTEST_TALLY = ((r"\b(\d+) passed", "tests"), (r"\b(\d+) skipped", "skipped"))
 PYTEST_PROOF = (r"\b[1-9]\d* passed",)
+NIGHTLY = ("interruption",)  # half an hour on two cores: make interruptions
 INVENTORIES = ("inventories/example", "inventories/rehearsal")
 # An inventory that cannot be read is otherwise a warning, and a playbook without hosts is fine.
 STRICT = {
@@ -222,7 +223,10 @@ class Steps:
             obstacle=self._no_hosts,
         )
         scenarios = sorted(path.parent.name for path in (self.root / "extensions/molecule").glob("*/molecule.yml"))
-        steps = [prepare, *(self._scenario(name) for name in scenarios if not name.startswith("_"))]
+        steps = [
+            prepare,
+            *(self._scenario(name) for name in scenarios if not name.startswith("_") and name not in NIGHTLY),
+        ]
         if any((self.root / "tests/integration").rglob("test_*.py")):
             steps.append(
                 Step(
