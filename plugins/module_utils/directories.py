@@ -1,12 +1,13 @@
 # Copyright: (c) 2026, llmops.vllm maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What several libraries do with a directory as such."""
+"""What several libraries do with a directory as such, and with a name in it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 
 
@@ -17,6 +18,25 @@ def sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
+    """Put ``content`` at ``path``, whole or not at all. Raises OSError.
+
+    ``sync_directory`` then makes the name durable too.
+    """
+    descriptor, aside = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=f".{os.path.basename(path)}-")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            os.fchmod(stream.fileno(), mode)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
 
 
 def subdirectories(path: str) -> list[str]:

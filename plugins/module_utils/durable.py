@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.directories import sync_directory
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import replace_file, sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
 
 
@@ -73,7 +73,7 @@ def carry_out(steps: Sequence[Step]) -> None:
                 _put_link(step, directory)
             elif step.content is not None:
                 os.makedirs(directory, exist_ok=True)
-                _put_file(step.content, step, directory)
+                replace_file(step.path, step.content, step.mode)
             else:
                 os.unlink(step.path)
             sync_directory(directory)
@@ -89,21 +89,6 @@ def _put_link(step: Step, directory: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(aside, "link"))
         os.rmdir(aside)
-
-
-def _put_file(content: bytes, step: Step, directory: str) -> None:
-    descriptor, aside = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(step.path)}-")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            os.fchmod(stream.fileno(), step.mode)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, step.path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
 
 
 def _shown(value: str | bytes | None) -> str | None:

@@ -16,11 +16,11 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import replace_file
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, read_answer
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_script import PROBE
 
@@ -89,16 +89,7 @@ def keep_document(directory: str, key: str, document: Mapping[str, Any]) -> None
         os.makedirs(directory, mode=0o700, exist_ok=True)
         if not _private(directory):
             return
-        number, partial = tempfile.mkstemp(dir=directory, prefix=".partial-")
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as stream:
-                json.dump(document, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.rename(partial, os.path.join(directory, f"{key}.json"))
-        except BaseException:
-            os.unlink(partial)
-            raise
+        replace_file(os.path.join(directory, f"{key}.json"), json.dumps(document).encode("utf-8"))
         _forget_oldest(directory)
 
 

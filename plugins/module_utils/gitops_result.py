@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import replace_file
 
 OUTCOMES = ("deployed", "unchanged", "refused", "broken", "failed", "held", "unreachable")
 GOOD = ("deployed", "unchanged")
@@ -98,18 +97,7 @@ def write_json(path: str, value: Any, mode: int = 0o640) -> None:
 
 def write_text(path: str, text: str, mode: int = 0o640) -> None:
     """Write ``text`` to ``path``, whole or not at all."""
-    descriptor, aside = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
-    try:
-        with open(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fchmod(stream.fileno(), mode)
-            os.fsync(stream.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(aside)
-        raise
+    replace_file(path, text.encode("utf-8"), mode)
 
 
 def metrics(result: Result, memory: Memory) -> str:

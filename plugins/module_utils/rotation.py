@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.directories import sync_directory
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import replace_file, sync_directory
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.haproxy import Backend, Server
 
@@ -146,18 +145,8 @@ def one_at_a_time(directory: str) -> Iterator[None]:
 
 
 def _write(path: str, text: str) -> None:
-    directory = os.path.dirname(path) or "."
     try:
-        number, partial = tempfile.mkstemp(dir=directory, prefix=".server-state-")
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise
-        sync_directory(directory)
+        replace_file(path, text.encode("utf-8"))
+        sync_directory(os.path.dirname(path) or ".")
     except OSError as exc:
         raise PreconditionError(f"The state of the servers cannot be kept in {path}: {exc.strerror}.") from exc
