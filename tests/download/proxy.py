@@ -13,6 +13,7 @@ class Proxy(ThreadingHTTPServer):
     """Passes on requests (http) and tunnels (https), or refuses all with ``status``."""
 
     daemon_threads = True
+    request_queue_size = 64
 
     def __init__(self, status: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -57,6 +58,9 @@ class _Handler(BaseHTTPRequestHandler):
             query = f"?{url.query}" if url.query else ""
             request = f"GET {url.path}{query} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"
             upstream.sendall(request.encode())
+            # The client would otherwise use the connection again, at times just before it sees that it is closed.
+            status = _until_line_end(upstream)
+            self.connection.sendall(status + b"Connection: close\r\n")
             _copy(upstream, self.connection)
         self.close_connection = True
 
@@ -74,6 +78,13 @@ class _Handler(BaseHTTPRequestHandler):
         _copy(self.connection, upstream)
         back.join()
         self.close_connection = True
+
+
+def _until_line_end(source: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and (byte := source.recv(1)):
+        line += byte
+    return line
 
 
 def _copy(source: socket.socket, destination: socket.socket) -> None:

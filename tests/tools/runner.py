@@ -17,6 +17,7 @@ from pathlib import Path
 Obstacle = Callable[[], "str | None"]
 GRACE_SECONDS = 20
 TAIL_LINES = 60
+SUMMARY_LINES = 25
 INHERITED_BY_MISTAKE = re.compile(r"^(ANSIBLE_|MOLECULE_|PYTHON(PATH|HOME)$|PYTEST_|MYPY|GIT_|MAKE|MFLAGS|VIRTUAL_ENV)")
 
 
@@ -55,6 +56,8 @@ class Outcome:
     step: Step
     state: str
     detail: str = ""
+    tail: tuple[str, ...] = ()
+    """The last lines of a failed step's output, for the summary: often the end is all that a pipeline shows."""
 
 
 class Runner:
@@ -125,7 +128,7 @@ class Runner:
         if problem:
             tail = "".join(f"    | {line}\n" for line in output.splitlines()[-TAIL_LINES:])
             words = f"FAILED ({elapsed:.1f} s): {problem}\n{tail}    all of it: {log.relative_to(self.root)}\n"
-            return Outcome(step, "failed", problem), words
+            return Outcome(step, "failed", problem, tuple(output.splitlines()[-SUMMARY_LINES:])), words
         return Outcome(step, "passed"), f"ok ({', '.join([f'{elapsed:.1f} s', *tally(step, shown)])})\n"
 
     def _execute(self, step: Step, log: Path) -> str:
@@ -244,6 +247,9 @@ def summary(outcomes: list[Outcome]) -> list[str]:
         rows = [outcome for outcome in outcomes if outcome.state == state]
         width = max((len(outcome.step.name) for outcome in rows), default=0)
         if rows:
-            lines += ["", heading, *(f"  {outcome.step.name:{width}}  {outcome.detail}" for outcome in rows)]
+            lines += ["", heading]
+            for outcome in rows:
+                lines.append(f"  {outcome.step.name:{width}}  {outcome.detail}")
+                lines += [f"    | {line}" for line in outcome.tail]
     number = {state: sum(outcome.state == state for outcome in outcomes) for state in ("passed", "failed", "skipped")}
     return [*lines, "", ", ".join(f"{count} {state}" for state, count in number.items())]

@@ -62,6 +62,12 @@ def test_all_commands_run_and_one_failure_is_enough(runner, run, tmp_path):
     assert "second" in (tmp_path / "logs/01-a.log").read_text()
 
 
+def test_the_summary_ends_with_the_last_words_of_what_failed(runner, run):
+    lines = runner.summary(run(shell(runner, "seq 100; false", "counts"), shell(runner, "echo well", "fine")))
+    assert lines[-3:] == ["    | 100", "", "1 passed, 1 failed, 0 skipped"]
+    assert "    | 1" not in lines and not any("well" in line for line in lines)
+
+
 def test_status_0_without_the_proof_fails(runner, run):
     outcome = run(shell(runner, "echo no tests ran", proof=(r"[1-9]\d* passed",)))[0]
     assert outcome.state == "failed"

@@ -205,7 +205,7 @@ def test_process_that_waits_for_the_child_that_borrowed_its_memory_is_ended_with
 ) -> None:
     parent = start(VFORK)
     first_line(parent)
-    until(lambda: state_of(parent.pid) == "D")
+    until(lambda: sorted(map(state_of, members(parent.pid))) == ["D", "S"])
     result = TeardownRun(request_for(parent.pid, include=["descendants"])).apply()
     assert [one["state"] for one in result["ended"]] == ["D", "S"]
     assert members(parent.pid) == []
