@@ -9,7 +9,8 @@ import json
 import os
 from typing import Any
 
-from ansible_collections.llmops.vllm.plugins.module_utils.durable import as_sentence, found
+from ansible_collections.llmops.vllm.plugins.module_utils.durable import found
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import as_sentence
 
 FILE_NAME = "audit.jsonl"
 

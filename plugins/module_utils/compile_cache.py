@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, as_sentence, carry_out, found
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
+from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, carry_out, found
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, as_sentence
 
 KEPT = ".kept"
 KEY_FILE = ".cache-key"

@@ -24,8 +24,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, as_sentence, carry_out
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, carry_out
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
+    InvalidInputError,
+    PreconditionError,
+    as_sentence,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import check_instance_name
 
 RUN_PATH = "/run/llmops-vllm"

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
 from ansible_collections.llmops.vllm.plugins.module_utils.directories import replace_file, sync_directory
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import as_sentence
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,6 @@ class Step:
     link: str | None = None
     content: bytes | None = None
     mode: int = 0o644
-
-
-@contextlib.contextmanager
-def as_sentence(doing: str) -> Iterator[None]:
-    """Turn an OSError into a PreconditionError that names the path and what was being done."""
-    try:
-        yield
-    except OSError as exc:
-        where = f" {exc.filename}" if exc.filename else ""
-        raise PreconditionError(f"Cannot {doing}:{where}: {exc.strerror}.") from exc
 
 
 def found(path: str) -> str | bytes | None:

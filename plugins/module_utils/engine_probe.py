@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_script import PROBE
+from ansible_collections.llmops.vllm.plugins.module_utils.left_aside import process_exists
 from ansible_collections.llmops.vllm.plugins.module_utils.view import Permissions, plan_view, snapshot_sources
-from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import apply_view, process_exists
+from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import apply_view
 
 
 @dataclass(frozen=True)

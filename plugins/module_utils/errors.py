@@ -8,6 +8,8 @@ Libraries raise it with a sentence for the operator (what, where, what to do); a
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -28,4 +30,14 @@ class InvalidInputError(LlmopsError):
 
 
 class PreconditionError(LlmopsError):
-    """The host is not in a state in which the work could succeed; nothing was changed."""
+    """The host is not in a state in which the work could succeed; nothing is half done."""
+
+
+@contextlib.contextmanager
+def as_sentence(doing: str) -> Iterator[None]:
+    """Turn an OSError into a PreconditionError: what could not be done, why, and at which path."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise PreconditionError(f"Cannot {doing}: {error.strerror or error}{where}.") from error

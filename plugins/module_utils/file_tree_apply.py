@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError, as_sentence
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import Entry, Step, TreePlan, kind_of
-from ansible_collections.llmops.vllm.plugins.module_utils.view import os_errors_as_sentences
+from ansible_collections.llmops.vllm.plugins.module_utils.left_aside import aside, left_aside
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -26,14 +25,15 @@ def apply_tree(plan: TreePlan, pid: int, is_alive: Callable[[int], bool]) -> Non
     aside is removed. Raises LlmopsError; what was done until then is right, and a further run does the rest.
     """
     for step in plan.steps:
-        with os_errors_as_sentences(f"make {step.entry.path} as declared"), _opened_parent(plan, step) as parent:
+        with as_sentence(f"make {step.entry.path} as declared"), _opened_parent(plan, step) as parent:
             if not step.writes:
                 _correct(step.entry, parent)
             elif step.entry.state == "directory":
                 _make_directory(step.entry, parent)
             else:
                 _replace(_with_found_owner(step), parent, pid)
-                _remove_leftovers(step.entry, parent, is_alive)
+                for leftover in left_aside(os.listdir(parent), os.path.basename(step.entry.path), is_alive):
+                    os.unlink(leftover, dir_fd=parent)
 
 
 @contextlib.contextmanager
@@ -107,35 +107,27 @@ def _with_found_owner(step: Step) -> Entry:
 def _replace(entry: Entry, parent: int, pid: int) -> None:
     """Make a file or link aside and give it its name; a reader sees the old or the new one, never a part."""
     name = os.path.basename(entry.path)
-    aside = f".{name}.partial-{pid}"
+    temporary = aside(name, pid)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(aside, dir_fd=parent)
+        os.unlink(temporary, dir_fd=parent)
     try:
         if entry.state == "link":
-            os.symlink(entry.target, aside, dir_fd=parent)
-            _own_link(entry, aside, parent)
+            os.symlink(entry.target, temporary, dir_fd=parent)
+            _own_link(entry, temporary, parent)
         else:
-            _write(entry, aside, parent)
-        os.replace(aside, name, src_dir_fd=parent, dst_dir_fd=parent)
+            _write(entry, temporary, parent)
+        os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(aside, dir_fd=parent)
+            os.unlink(temporary, dir_fd=parent)
         raise
     os.fsync(parent)
 
 
-def _write(entry: Entry, aside: str, parent: int) -> None:
+def _write(entry: Entry, temporary: str, parent: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(aside, flags, 0o600, dir_fd=parent), "wb") as stream:
+    with open(os.open(temporary, flags, 0o600, dir_fd=parent), "wb") as stream:
         stream.write(entry.content)
         stream.flush()
         _set_attributes(entry, stream.fileno())
         os.fsync(stream.fileno())
-
-
-def _remove_leftovers(entry: Entry, parent: int, is_alive: Callable[[int], bool]) -> None:
-    pattern = re.compile(rf"\.{re.escape(os.path.basename(entry.path))}\.partial-([1-9][0-9]*)")
-    for item in os.listdir(parent):
-        matched = pattern.fullmatch(item)
-        if matched and not is_alive(int(matched.group(1))):
-            os.unlink(item, dir_fd=parent)

@@ -18,8 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.audit import FILE_NAME, append_record
-from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, as_sentence, carry_out, found
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, carry_out, found
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
+    InvalidInputError,
+    PreconditionError,
+    as_sentence,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import read_instance
 from ansible_collections.llmops.vllm.plugins.module_utils.release_switch import Place
 from ansible_collections.llmops.vllm.plugins.module_utils.runtime_facts import read_runtime

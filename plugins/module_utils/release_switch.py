@@ -23,8 +23,12 @@ import os
 from dataclasses import dataclass, replace
 
 from ansible_collections.llmops.vllm.plugins.module_utils.difference import DifferenceTracker
-from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, as_sentence, carry_out, needed, record
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.durable import Step, carry_out, needed, record
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
+    InvalidInputError,
+    PreconditionError,
+    as_sentence,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import Instance, Intent, check_instance_name
 
 STATES = ("intended", "switched", "proven", "settled")

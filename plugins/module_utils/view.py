@@ -13,7 +13,6 @@ renames it into place. The name of an entry always comes from listing the snapsh
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import stat
@@ -21,11 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
-    InvalidInputError,
-    LlmopsError,
-    PreconditionError,
-)
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
 
 LINKED_SUFFIX = ".safetensors"
 DIFF_LIMIT_BYTES = 1024 * 1024
@@ -349,13 +344,3 @@ def _text_diff(plan: ViewPlan, path: str, found: Entry | None) -> dict[str, Any]
         "before": _text(before),
         "after": _text(plan.entries[path]),
     }
-
-
-@contextlib.contextmanager
-def os_errors_as_sentences(action: str) -> Iterator[None]:
-    """Turn an OSError into a LlmopsError: what could not be done, why, and at which path."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        raise LlmopsError(f"Cannot {action}: {error.strerror or error}{where}.") from error

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import IO
 
 from ansible_collections.llmops.vllm.plugins.module_utils.directories import sync_directory
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.view import Entry, ViewPlan, os_errors_as_sentences
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError, as_sentence
+from ansible_collections.llmops.vllm.plugins.module_utils.left_aside import aside, left_aside
+from ansible_collections.llmops.vllm.plugins.module_utils.view import Entry, ViewPlan
 
 _CHUNK_BYTES = 1024 * 1024
 
@@ -31,28 +31,17 @@ def apply_view(plan: ViewPlan, pid: int, is_alive: Callable[[int], bool]) -> Non
     parent, name = os.path.split(plan.view)
     if not os.path.isdir(parent):
         raise PreconditionError(f"The directory {parent} does not exist; create it before the view {plan.view}.")
-    partial = os.path.join(parent, f".{name}.partial-{pid}")
-    with os_errors_as_sentences(f"compose the view {plan.view}"):
+    partial = os.path.join(parent, aside(name, pid))
+    with as_sentence(f"compose the view {plan.view}"):
         _remove_tree(partial)
         try:
             _compose(plan, partial)
-            _swap(plan, partial, os.path.join(parent, f".{name}.replaced-{pid}"))
+            _swap(plan, partial, os.path.join(parent, aside(name, pid, "replaced")))
         except BaseException:
             _remove_tree(partial)
             raise
-        for leftover in _leftovers(parent, name, is_alive):
-            _remove_tree(leftover)
-
-
-def process_exists(pid: int) -> bool:
-    """Whether a process of this id lives."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+        for leftover in left_aside(os.listdir(parent), name, is_alive, "partial|replaced"):
+            _remove_tree(os.path.join(parent, leftover))
 
 
 def _compose(plan: ViewPlan, root: str) -> None:
@@ -108,30 +97,20 @@ def _content(entry: Entry) -> Iterator[bytes]:
         yield from iter(lambda: stream.read(_CHUNK_BYTES), b"")
 
 
-def _swap(plan: ViewPlan, partial: str, aside: str) -> None:
+def _swap(plan: ViewPlan, partial: str, replaced: str) -> None:
     """Rename the new view into place; there is no name at which a half-composed one could be seen."""
     if plan.present is None:
         os.rename(partial, plan.view)
     else:
-        _remove_tree(aside)
-        os.rename(plan.view, aside)
+        _remove_tree(replaced)
+        os.rename(plan.view, replaced)
         try:
             os.rename(partial, plan.view)
         except BaseException:
-            os.rename(aside, plan.view)
+            os.rename(replaced, plan.view)
             raise
     sync_directory(os.path.dirname(plan.view))
-    _remove_tree(aside)
-
-
-def _leftovers(parent: str, name: str, is_alive: Callable[[int], bool]) -> list[str]:
-    pattern = re.compile(rf"\.{re.escape(name)}\.(?:partial|replaced)-([1-9][0-9]*)")
-    found = []
-    for item in os.listdir(parent):
-        matched = pattern.fullmatch(item)
-        if matched and not is_alive(int(matched.group(1))):
-            found.append(os.path.join(parent, item))
-    return found
+    _remove_tree(replaced)
 
 
 def _remove_tree(root: str) -> None:

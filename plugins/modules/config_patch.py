@@ -223,21 +223,18 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
-    InvalidInputError,
-    LlmopsError,
-)
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, as_sentence
+from ansible_collections.llmops.vllm.plugins.module_utils.left_aside import process_exists
 from ansible_collections.llmops.vllm.plugins.module_utils.patch_set import Patch, apply_patches
 from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.view import (
     Permissions,
-    os_errors_as_sentences,
     plan_view,
     read_source,
     render_diff,
     snapshot_sources,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import apply_view, process_exists
+from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import apply_view
 
 PATCH_OPTIONS: dict[str, dict[str, Any]] = {
     "name": {"type": "str", "required": True},
@@ -290,7 +287,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         message = f"The snapshot {snapshot} does not exist yet; the patches will be tried once it is there."
         return {"changed": True, "pending": True, "path": view, "patched": [], "msg": message}
     permissions = permissions_of(module)
-    with os_errors_as_sentences(f"compare the view {view} with its snapshot"):
+    with as_sentence(f"compare the view {view} with its snapshot"):
         sources = snapshot_sources(snapshot)
         outcome = apply_patches(patches, lambda path: read_source(sources, path))
         plan = plan_view(snapshot, view, sources, outcome.contents, permissions)

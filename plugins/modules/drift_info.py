@@ -197,7 +197,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.drift_process import (
     compare_unit,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.drift_runtime import LEVELS, compare_runtime
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, as_sentence
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import check_path
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import read_instance
 from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts
@@ -206,7 +206,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
 from ansible_collections.llmops.vllm.plugins.module_utils.store import check_store
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, started_seconds
-from ansible_collections.llmops.vllm.plugins.module_utils.view import os_errors_as_sentences
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "instance": {"type": "str", "required": True},
@@ -267,7 +266,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     """Look at the host and return the result. Raises LlmopsError."""
     expected, report = expected_of(module), Report()
     instance = read_instance(expected.root, expected.instance)
-    with os_errors_as_sentences("compare this host with its repository"):
+    with as_sentence("compare this host with its repository"):
         compare_intent(instance, read_lock(expected.instance, module.params["run_path"]), report)
         content = compare_release(expected, instance.current, report)
         if content and instance.current is not None:

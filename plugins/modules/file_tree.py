@@ -121,12 +121,11 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, as_sentence
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import Entry, check_path, plan_tree, render_diff
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree_apply import apply_tree
+from ansible_collections.llmops.vllm.plugins.module_utils.left_aside import process_exists
 from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
-from ansible_collections.llmops.vllm.plugins.module_utils.view import os_errors_as_sentences
-from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import process_exists
 
 ENTRY_OPTIONS: dict[str, dict[str, Any]] = {
     "path": {"type": "path", "required": True},
@@ -194,7 +193,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     """Plan, apply unless in check mode, and return the result. Raises LlmopsError."""
     accounts = Accounts(module.check_mode, module.warn)
     entries = [entry_of(given, module.params, accounts) for given in module.params["entries"]]
-    with os_errors_as_sentences("compare the entries with what is there"):
+    with as_sentence("compare the entries with what is there"):
         plan = plan_tree(entries, predict=module.check_mode)
     for warning in plan.warnings:
         module.warn(warning)

@@ -324,7 +324,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import 
     recall_document,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, as_sentence
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding, as_result, report
 from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import look_at_port
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_query import this_host
@@ -348,11 +348,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.preflight_source impor
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.runtime_facts import read_runtime
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, show_unit
-from ansible_collections.llmops.vllm.plugins.module_utils.view import (
-    os_errors_as_sentences,
-    read_source,
-    snapshot_sources,
-)
+from ansible_collections.llmops.vllm.plugins.module_utils.view import read_source, snapshot_sources
 
 HOST_TIMEOUT_SECONDS = 20.0  # for each program that is asked about the host
 
@@ -461,7 +457,7 @@ def patched_files(parameters: Mapping[str, Any]) -> tuple[dict[str, bytes], dict
         patches = [Patch.from_parameters(patch) for patch in parameters["patches"]]
     except TypeError as error:
         raise InvalidInputError(f"patches: {error}; see the options of llmops.vllm.config_patch.") from error
-    with os_errors_as_sentences(f"read the snapshot {snapshot}"):
+    with as_sentence(f"read the snapshot {snapshot}"):
         sources = snapshot_sources(snapshot)
         contents = apply_patches(patches, lambda path: read_source(sources, path)).contents
         texts = [contents.get(name) or read_source(sources, name) for name in ("config.json", "hf_quant_config.json")]
@@ -530,7 +526,7 @@ def examine(module: AnsibleModule) -> Examined:
         look = look_at_host(see(host, launch, capability), launch, {}, "")
         return Examined([*judge_engine(answer), *look.findings], answer)
     contents, config, quantized = patched_files(parameters)
-    reading = os_errors_as_sentences(f"read the snapshot {parameters['snapshot']}")
+    reading = as_sentence(f"read the snapshot {parameters['snapshot']}")
     with reading, ThreadPoolExecutor(max_workers=1) as pool:
         asked = pool.submit(ask, module, contents)  # the engine works in a process of its own meanwhile
         notes = parameters["answers"] or ""

@@ -19,6 +19,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     LlmopsError,
     PreconditionError,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.left_aside import process_exists
 from ansible_collections.llmops.vllm.plugins.module_utils.view import (
     Permissions,
     ViewPlan,
@@ -27,7 +28,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.view import (
     render_diff,
     snapshot_sources,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import apply_view, process_exists
+from ansible_collections.llmops.vllm.plugins.module_utils.view_composition import apply_view
 
 CONFIG = b'{\n  "a": 1\n}\n'
 PATCHED = {"config.json": b'{\n  "a": 2\n}\n'}
