@@ -17,6 +17,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.findings import Findin
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu, GpuProcess, GpuReport
 from ansible_collections.llmops.vllm.plugins.module_utils.kernel_log import KernelLog
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB
 
 SMI = "nvidia-smi -q -x"
 XID_SOURCE = "https://docs.nvidia.com/deploy/xid-errors/"
@@ -26,7 +27,6 @@ ECC_SOURCE = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
 # Recovery actions after which the GPU works only when they were carried out; the others leave it usable.
 UNUSABLE_UNTIL = ("Reset", "Reboot", "GPU Reset Required", "Node Reboot Required")
 HOT = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
-GIB = 1024**3
 
 
 def gpu_findings(report: GpuReport, log: KernelLog, launch: Launch) -> list[Finding]:

@@ -22,8 +22,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gpu import (
     MigDevice,
     PcieLink,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import MIB
 
-MIB = 1024 * 1024
 UNKNOWN = re.compile(r"(?i)\[?(?:N/A|Not Supported|Unknown|None|Requested functionality has been deprecated)\]?")
 FAULT = re.compile(r"(?i)\[?(GPU is lost|GPU requires reset|Unknown Error|ERR!|GPU access blocked)\]?")
 # These say that nothing keeps the GPU from being fast.

@@ -13,9 +13,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_findings import gpu_findings, used_gpus
 from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import SHM, UNLIMITED, HostFacts
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB, MIB
 
-MIB = 1024 * 1024
-GIB = 1024 * MIB
 # One message queue between the engine and its workers (vllm/distributed/device_communicators/shm_broadcast.py).
 QUEUE_BYTES = 160 * MIB
 QUEUE_CHECKED_FROM = (0, 28)  # older versions die of SIGBUS when they come to write there

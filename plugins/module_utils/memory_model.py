@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import text_config
-
-MIB = 1024 * 1024
-GIB = 1024 * MIB
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB
 
 # Bytes of one cached element. A dtype that is not here cannot be reckoned with.
 ELEMENT_BYTES = {

@@ -13,7 +13,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Chec
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import (
-    GIB,
     Capacity,
     Limits,
     NotModelled,
@@ -21,6 +20,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import (
     capacity,
     largest_num_seqs,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB
 from ansible_collections.llmops.vllm.plugins.module_utils.weight_layout import (
     ASSUMPTION,
     Layout,

@@ -24,12 +24,12 @@ from ansible_collections.llmops.vllm.plugins.module_utils.procfs import (
     redacted,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.signals import kill_group
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import MIB
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import PidFile, Plan, Selector, Surroundings, plan
 
 DEAD_STATES = ("inactive", "failed")
 UNIT_SUFFIXES = (".service", ".scope")
-MIB = 1024 * 1024
 
 
 def find_unit(run: Runner, name: str) -> UnitState:

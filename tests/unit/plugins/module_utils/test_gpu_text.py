@@ -10,6 +10,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gpu_text import (
     parse_rows,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_xml import parse_document
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import MIB
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
 from ansible_collections.llmops.vllm.tests.unit.nvidia_smi import (
     BAD_FIELD,
@@ -21,8 +22,6 @@ from ansible_collections.llmops.vllm.tests.unit.nvidia_smi import (
     matrix,
     rows,
 )
-
-MIB = 1024 * 1024
 
 
 def test_rows_give_numbers_capabilities_and_memory():

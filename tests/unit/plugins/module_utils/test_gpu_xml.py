@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu import MigDevice
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_xml import kernel_bus_id, parse_document
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import MIB
 from ansible_collections.llmops.vllm.tests.unit.nvidia_smi import Card, cards, document
 
-MIB = 1024 * 1024
 DRIVERS = ["470.82.01", "510.47.03", "525.147.05", "535.161.08", "550.54.15", "570.124.06", "580.65.06", "595.58.03"]
 
 

@@ -20,10 +20,9 @@ from ansible_collections.llmops.vllm.plugins.module_utils.kernel_log import scan
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
 from ansible_collections.llmops.vllm.plugins.module_utils.pci import Bridge, PciGpu
 from ansible_collections.llmops.vllm.plugins.module_utils.runtime_facts import Runtime
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB, MIB
 from ansible_collections.llmops.vllm.tests.unit.nvidia_smi import cards, document, matrix
 
-MIB = 1024**2
-GIB = 1024**3
 CUDA = Runtime(path="/r", device="cuda", cuda="12.8", packages={"vllm": "0.32.0"})
 TP2 = {"tensor-parallel-size": 2}
 ROOM = Space("/dev/shm", 64 * GIB, 60 * GIB)

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import (
-    GIB,
-    MIB,
     Limits,
     NotModelled,
     allowance_bytes,
@@ -11,6 +9,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import (
     largest_num_seqs,
     layer_groups,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB, MIB
 
 # Shapes of published checkpoints; what the tests hold them against is what engines have logged about them.
 GLM = {

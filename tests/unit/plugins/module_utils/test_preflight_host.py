@@ -6,8 +6,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu, GpuRep
 from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import HostFacts, Space
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight_host import Seen, look_at_host, see
-
-GIB = 1024**3
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
-from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import GIB, MIB, NotModelled
+from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import NotModelled
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight_memory import (
     judge_memory,
     layout_of,
@@ -12,6 +12,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.preflight_memory impor
     summary,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.safetensors_header import Tensor
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB, MIB
 
 CONFIG = {
     "num_hidden_layers": 61, "num_attention_heads": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64,

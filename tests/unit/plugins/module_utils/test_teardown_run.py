@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import Cgroup
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import Plan, Selector, Target
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
@@ -29,7 +30,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown_run import TeardownRequest, TeardownRun
 
 USER = str(os.getuid())
-GIB = 1 << 30
 UNIT = "no-such-unit-7531.service"  # these tests really end what they select
 
 

@@ -10,7 +10,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils import preflight_host
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu import Gpu, GpuReport
 from ansible_collections.llmops.vllm.plugins.module_utils.host_facts import HostFacts, Space
-from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import GIB
+from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB
 from ansible_collections.llmops.vllm.plugins.modules import launch_preflight
 from ansible_collections.llmops.vllm.tests.unit.checkpoints import LLAMA, llama, write_checkpoint
 from ansible_collections.llmops.vllm.tests.unit.engine_files import write_engine
