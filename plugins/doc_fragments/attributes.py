@@ -25,6 +25,24 @@ attributes:
       - llmops.vllm.vllm
 """
 
+    CHECK_AND_DIFF = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+"""
+
+    CHECK_ONLY = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+"""
+
     INFO_MODULE = r"""
 options: {}
 attributes:

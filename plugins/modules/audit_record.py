@@ -15,11 +15,7 @@ description:
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+  - llmops.vllm.attributes.check_only
 options:
   record:
     description: What was done. No secrets belong here.

@@ -19,11 +19,7 @@ description:
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+  - llmops.vllm.attributes.check_and_diff
 options:
   path:
     description: Directory of the instance's caches.

@@ -19,16 +19,10 @@ description:
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+  - llmops.vllm.attributes.check_and_diff
+  - llmops.vllm.instance
+  - llmops.vllm.instance.run_path
 options:
-  instance:
-    description: Name of the instance, such as V(kimi).
-    type: str
-    required: true
   state:
     description: Whether this run shall hold the lock, or nobody.
     type: str
@@ -50,10 +44,6 @@ options:
     description: Whether O(state=free) releases the lock of another run as well.
     type: bool
     default: false
-  run_path:
-    description: Directory for locks, on a file system that a boot empties.
-    type: path
-    default: /run/llmops-vllm
   run_id:
     description: Identifier of the run. The action plugin gives that of the running C(ansible-playbook).
     type: str

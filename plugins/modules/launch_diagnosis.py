@@ -20,6 +20,7 @@ extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
   - llmops.vllm.attributes.info_module
+  - llmops.vllm.instance.root
 options:
   unit:
     description:
@@ -41,10 +42,6 @@ options:
       - By default, and with O(unit), those that the receipt of this launch's release holds.
     type: list
     elements: dict
-  root:
-    description: Where the releases with their receipts lie.
-    type: path
-    default: /srv/llm
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:

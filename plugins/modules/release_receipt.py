@@ -17,16 +17,10 @@ description:
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: none
+  - llmops.vllm.attributes.check_only
+  - llmops.vllm.instance
+  - llmops.vllm.instance.root
 options:
-  instance:
-    description: Name of the instance, such as V(kimi).
-    type: str
-    required: true
   receipt:
     description:
       - The receipt. It has at least C(release), C(outcome) (V(proven) or another word) and C(time), as in
@@ -42,10 +36,6 @@ options:
     description: How many receipts of the instance are kept besides; 0 keeps all.
     type: int
     default: 0
-  root:
-    description: Directory that holds C(releases/), C(receipts/) and C(audit.jsonl).
-    type: path
-    default: /srv/llm
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:

@@ -18,16 +18,11 @@ description:
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: full
+  - llmops.vllm.attributes.check_and_diff
+  - llmops.vllm.instance
+  - llmops.vllm.instance.root
+  - llmops.vllm.instance.run_path
 options:
-  instance:
-    description: Name of the instance, such as V(kimi).
-    type: str
-    required: true
   state:
     description:
       - V(intended) records that O(release) is to take over, and which release is proven. Nothing else moves.
@@ -55,14 +50,6 @@ options:
     description: Who started the run, and where.
     type: str
     default: ""
-  root:
-    description: Directory that holds C(instances/) and C(releases/).
-    type: path
-    default: /srv/llm
-  run_path:
-    description: Directory for locks and marks, on a file system that a boot empties.
-    type: path
-    default: /run/llmops-vllm
   unit_path:
     description: Directory of the unit files.
     type: path

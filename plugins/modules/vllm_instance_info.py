@@ -16,22 +16,13 @@ extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
   - llmops.vllm.attributes.info_module
+  - llmops.vllm.instance
+  - llmops.vllm.instance.root
+  - llmops.vllm.instance.run_path
 options:
-  instance:
-    description: Name of the instance, such as V(kimi).
-    type: str
-    required: true
-  root:
-    description: Directory that holds C(instances/) and C(releases/).
-    type: path
-    default: /srv/llm
   unit:
     description: Full name of the systemd unit. The default is C(vllm@INSTANCE.service).
     type: str
-  run_path:
-    description: Directory for locks, see M(llmops.vllm.deploy_lock).
-    type: path
-    default: /run/llmops-vllm
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:

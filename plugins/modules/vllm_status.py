@@ -17,6 +17,8 @@ extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
   - llmops.vllm.attributes.info_module
+  - llmops.vllm.instance.root
+  - llmops.vllm.instance.run_path
 options:
   instances:
     description: Names of the instances; all when empty.
@@ -27,14 +29,6 @@ options:
     description: Time between the two looks that a rate takes.
     type: float
     default: 1
-  root:
-    description: Directory that holds C(instances/) and C(releases/).
-    type: path
-    default: /srv/llm
-  run_path:
-    description: Directory for locks, see M(llmops.vllm.deploy_lock).
-    type: path
-    default: /run/llmops-vllm
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:
