@@ -251,6 +251,8 @@ def command_problem(command: str) -> str:
         return make_problem(rest)
     if program == "ansible-playbook":
         return playbook_problem(rest)
+    if program == "tools/drift":
+        return option_problem(rest)
     if program == "molecule":
         scenario = rest[rest.index("-s") + 1] if "-s" in rest else ""
         known = (ROOT / "extensions/molecule" / scenario / "molecule.yml").exists()
@@ -278,6 +280,11 @@ def playbook_problem(rest: list[str]) -> str:
             return f"there is no playbook {path}"
     if not playbooks:
         return "names no playbook"
+    return option_problem(rest)
+
+
+def option_problem(rest: list[str]) -> str:
+    """What is wrong with the options of ansible-playbook, which tools/drift hands on."""
     for flag, value in zip(rest, rest[1:]):
         if flag in ("-i", "--inventory") and not exists(value):
             return f"there is no inventory {value}"
@@ -312,6 +319,8 @@ def test_links_lead_to_files_and_paths_in_the_text_exist(page):
     "ansible-playbook deploy_kimi.yml -e no_such_variable=1",
     "ansible-playbook deploy_kimi.yml -e '{\"no_such_variable\": 1}'",
     "molecule converge -s none",
+    "tools/drift -i inventories/none",
+    "tools/drift -e no_such_variable=1",
     "tests/tools/none.sh",
 ])  # fmt: skip
 def test_a_command_that_cannot_work_is_noticed(command):
