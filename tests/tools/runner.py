@@ -18,6 +18,7 @@ Obstacle = Callable[[], "str | None"]
 GRACE_SECONDS = 20
 TAIL_LINES = 60
 SUMMARY_LINES = 25
+LINE_CHARACTERS = 1000  # a command line that names every file has fifteen times as many
 INHERITED_BY_MISTAKE = re.compile(r"^(ANSIBLE_|MOLECULE_|PYTHON(PATH|HOME)$|PYTEST_|MYPY|GIT_|MAKE|MFLAGS|VIRTUAL_ENV)")
 
 
@@ -126,9 +127,9 @@ class Runner:
         shown = re.sub(r"^\$ .*\n", "", output, flags=re.MULTILINE)  # a command line proves nothing
         problem = problem or missing_proof(step, shown)
         if problem:
-            tail = "".join(f"    | {line}\n" for line in output.splitlines()[-TAIL_LINES:])
+            tail = "".join(f"    | {line}\n" for line in last_lines(output, TAIL_LINES))
             words = f"FAILED ({elapsed:.1f} s): {problem}\n{tail}    all of it: {log.relative_to(self.root)}\n"
-            return Outcome(step, "failed", problem, tuple(output.splitlines()[-SUMMARY_LINES:])), words
+            return Outcome(step, "failed", problem, last_lines(output, SUMMARY_LINES)), words
         return Outcome(step, "passed"), f"ok ({', '.join([f'{elapsed:.1f} s', *tally(step, shown)])})\n"
 
     def _execute(self, step: Step, log: Path) -> str:
@@ -214,6 +215,12 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def last_lines(output: str, number: int) -> tuple[str, ...]:
+    """Return the last lines of an output, the long ones cut."""
+    lines = output.splitlines()[-number:]
+    return tuple(line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} ..." for line in lines)
 
 
 def missing_proof(step: Step, output: str) -> str:

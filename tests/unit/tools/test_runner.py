@@ -68,6 +68,13 @@ def test_the_summary_ends_with_the_last_words_of_what_failed(runner, run):
     assert "    | 1" not in lines and not any("well" in line for line in lines)
 
 
+def test_a_command_line_of_many_words_does_not_bury_what_failed(runner, run, said, tmp_path):
+    words = ["x" * 99] * 100
+    outcomes = run(runner.Step("a", "a", (("sh", "-c", "echo wrong; exit 1", *words),)))
+    assert all(len(text) < 2000 and "wrong" in text for text in ("".join(said), "\n".join(runner.summary(outcomes))))
+    assert len((tmp_path / "logs/01-a.log").read_text()) > 9900
+
+
 def test_status_0_without_the_proof_fails(runner, run):
     outcome = run(shell(runner, "echo no tests ran", proof=(r"[1-9]\d* passed",)))[0]
     assert outcome.state == "failed"
