@@ -38,7 +38,7 @@ WRAPPERS: tuple[Pattern[str], ...] = tuple(
         r"Worker failed with error|Exception in worker \S+ while processing method|RayTaskError\(",
         r"^\w+: Traceback \(most recent call last\)",
         r"Failed core proc\(s\)",
-        r"RPCServer process died|Task finished unexpectedly|ChildProcessError|ProcessExitedException",
+        r"RPCServer process died|Task finished unexpectedly|ChildProcessError|ChildFailedError",
         r"cancelled|CancelledError|BrokenPipeError|EOFError|KeyboardInterrupt|SystemExit|GeneratorExit",
         r"ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|IncompleteReadError|ClientDisconnect",
         r"Model architectures? \[.*\] failed to be inspected",
@@ -47,6 +47,7 @@ WRAPPERS: tuple[Pattern[str], ...] = tuple(
         r"pydantic_core\._pydantic_core\.ValidationError|^\w*ValidationError: \d+ validation error",
         r"'\w+' object has no attribute 'llm_engine'|ZMQError|NCCL error: unhandled|DistBackendError",
         r"NCCL error: (?:internal|invalid|remote process)|ActorDiedError|RayActorError|actor died unexpectedly",
+        r"^terminate called|Process(?:Exited|Raised)Exception",
     )
 )
 
@@ -65,5 +66,8 @@ NOISE: tuple[Pattern[str], ...] = tuple(
         r"Connection reset by peer|asyncio\.exceptions",
         r"HTTP/1\.[01]\" \d{3}",
         r"Exception ignored in|Error in atexit",
+        r"\"OOMKilled\": ?false",
+        # A channel is torn down because of a kill or of an error that has an Xid of its own.
+        r"Xid \([^)]*\): (?:43|45)\b(?!.*previous Xid)",
     )
 )

@@ -32,6 +32,15 @@ GPU_CAUSES: tuple[Cause, ...] = (
         _BUSY,
     ),
     cause(
+        "gpu_memory_busy_at_start",
+        "another process has the GPU for itself",
+        r"devices?(?:\(s\))? (?:is/)?are busy or unavailable",
+        "find the holder (process_teardown with devices names it) and end it, or set the GPU's compute mode to default "
+        "(nvidia-smi -c 0)",
+        "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        confidence=0.7,
+    ),
+    cause(
         "kv_cache_too_small",
         "the KV cache does not fit",
         r"larger than the available KV cache memory|No available memory for the cache blocks|"
@@ -50,7 +59,7 @@ GPU_CAUSES: tuple[Cause, ...] = (
     cause(
         "cuda_oom",
         "GPU memory ran out",
-        r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|"
+        r"(?:CUDA|HIP|NPU|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|"
         r"CUDA Error: out of memory|Failed to CUDA calloc|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|"
         r"Cuda failure (?:2 )?'out of memory'|Triton Error \[CUDA\]: out of memory",
         _LESS_MEMORY,
@@ -63,7 +72,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
         r"Failed to infer device type|No CUDA GPUs are available|no CUDA-capable device|NVMLError_LibraryNotFound|"
         r"NVML Shared Library Not Found|Found no NVIDIA driver|libcuda\.so\.1: cannot open|"
         r"invalid device ordinal|No HIP GPUs are available|Device string must not be empty|NVMLError_DriverNotLoaded|"
-        r"device < num_gpus|CUDA unknown error - this may be due to",
+        r"device < num_gpus|CUDA unknown error - this may be due to|could not select device driver|"
+        r"nvidia-container-cli: (?:initialization error|.*driver not loaded)",
         "check the driver (nvidia-smi), the unit's device access and CUDA_VISIBLE_DEVICES",
         "RuntimeError: Failed to infer device type, please set the environment variable `VLLM_LOGGING_LEVEL=DEBUG`",
     ),
@@ -73,7 +83,7 @@ GPU_CAUSES: tuple[Cause, ...] = (
         r"Error 80[234]\b|driver version is insufficient|unsupported display driver|device kernel image is invalid|"
         r"provided PTX was compiled with an unsupported toolchain|forward compatibility was attempted|"
         r"NVIDIA driver on your system is too old|Driver/library version mismatch|NVRM: API mismatch|"
-        r"NVMLError_LibRmVersionMismatch|system not yet initialized",
+        r"NVMLError_LibRmVersionMismatch|system not yet initialized|unsatisfied condition: cuda",
         "install a driver of at least the wheels' CUDA version, remove a CUDA compat library from the loader's "
         "path, and start nvidia-fabricmanager where the host has NVSwitch",
         "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver",
@@ -81,7 +91,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
     cause(
         "gpu_hardware_fault",
         "a GPU reports a fault",
-        r"\bXid\b|fallen off the bus|NVMLError_\w+: Unknown Error|uncorrectable (?:ECC|NVLink)|uvm_spin_loop|"
+        r"\bXid\b(?! \([^)]*\): (?:13|31|43|45)\b)|"
+        r"fallen off the bus|NVMLError_\w+: Unknown Error|uncorrectable (?:ECC|NVLink)|uvm_spin_loop|"
         r"NVMLError_GpuIsLost|GPU is lost|[Ee]CC error|hardware error",
         "take the host out of rotation, read the kernel log for Xid, reset or replace the GPU",
         "NVRM: Xid (PCI:0000:01:00): 79, pid=4711, name=VLLM::Worker_TP, GPU has fallen off the bus.",
@@ -102,8 +113,9 @@ GPU_CAUSES: tuple[Cause, ...] = (
         r"(?:nvcc|ninja|ptxas|cicc|g\+\+|gcc): (?:command )?not found|Could not find nvcc|Failed to find C compiler|"
         r"No such file or directory: '(?:\S*/)?(?:ninja|nvcc|gcc|g\+\+|cc|ptxas|cuobjdump)'|"
         r"CUDA_HOME environment variable is not set|fatal error: (?:Python|cuda\w*|curand\w*|cublas\w*|nv\w+)\.h|"
-        r"Ninja is required to load C\+\+ extensions",
-        "install nvcc, ninja and a C++ compiler and put them on the unit's PATH; CUDA_HOME must be one directory",
+        r"Ninja is required to load C\+\+ extensions|cannot find -lcuda|libcuda\.so cannot found",
+        "install nvcc, ninja and a C++ compiler and put them on the unit's PATH; CUDA_HOME must be one directory, and "
+        "the linker must find the driver's libcuda.so",
         "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist",
     ),
     cause(
@@ -121,7 +133,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
         r"not (?:supported|compiled|built|implemented) (?:for|on) (?:SM|sm_|this GPU|compute capability|CUDA arch)|"
         r"[Uu]nsupported (?:SM|CUDA arch|compute capability|GPU arch)|Arch conditional MMA instruction|"
         r"No supported CUDA architectures found|Failed to (?:initialize|run) cutlass|No compiled |"
-        r"Assertion error \([^)]*\): Unsupported arch",
+        r"Assertion error \([^)]*\): Unsupported arch|(?:HIP|CUDA) error: invalid device function|"
+        r"hipErrorNoBinaryForGpu|LLVM ERROR: Cannot select",
         "use wheels built for this compute capability (vllm_runtime_lock)",
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
     ),
@@ -145,7 +158,8 @@ GPU_CAUSES: tuple[Cause, ...] = (
         "cuda_illegal_access",
         "a GPU kernel accessed memory that it must not",
         r"illegal memory access|device-side assert|misaligned address|illegal instruction was encountered|"
-        r"unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|invalid program counter",
+        r"unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|invalid program counter|Memory access fault by GPU|"
+        r"Xid \([^)]*\): (?:13|31)\b",
         "repeat with CUDA_LAUNCH_BLOCKING=1 to name the kernel; try another attention or MoE backend",
         "RuntimeError: CUDA error: an illegal memory access was encountered",
     ),
@@ -224,8 +238,7 @@ GPU_CAUSES: tuple[Cause, ...] = (
         "engine_process_died",
         "a process of the engine crashed in native code",
         r"\*\*\* SIG\w+ received|^Fatal Python error:|^terminate called|^!+ Segfault encountered|"
-        r"segfault at |traps: .*general protection|"
-        r"symbol lookup error",
+        r"symbol lookup error|^LLVM ERROR",
         "look at the native stack below the line, and at the core dump (coredumpctl info)",
         "Fatal Python error: Segmentation fault",
     ),

@@ -75,10 +75,42 @@ HOST_CAUSES: tuple[Cause, ...] = (
     cause(
         "port_in_use",
         "the port is taken",
-        r"[Aa]ddress already in use|EADDRINUSE|error while attempting to bind on address|"
-        r"[Pp]ort \d+ is (?:already )?in use",
+        r"[Aa]ddress already in use|EADDRINUSE|"
+        r"(?<!\[Errno 99\] )(?<!\[Errno 13\] )error while attempting to bind on address|"
+        r"[Pp]ort \d+ is (?:already )?in use|port is already allocated",
         "end or move the process that listens there (process_teardown names it), or choose another vllm_service_port",
         "OSError: [Errno 98] Address already in use",
+    ),
+    cause(
+        "config_invalid",
+        "the service may not listen on that address or port",
+        r"\[Errno 99\] |[Cc]annot assign requested address|\[Errno 13\] error while attempting to bind",
+        "set vllm_service_host to an address of this host, and vllm_service_port to one that needs no privilege (above "
+        "1023)",
+        "OSError: [Errno 99] Cannot assign requested address",
+    ),
+    cause(
+        "config_invalid",
+        "the network interface of that name is not there",
+        r"Unable to find (?:address|interface) for: ",
+        "correct GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME, VLLM_HOST_IP) in vllm_service_environment_extra",
+        "RuntimeError: [enforce fail at tcp/device.cc:84] ifa != nullptr. Unable to find address for: eth9",
+    ),
+    cause(
+        "config_invalid",
+        "systemd did not hand the API key over",
+        r"API key of instance \S+ was not handed over",
+        "set vllm_service_api_key and let the role write the unit again; LoadCredential of the unit names the file",
+        "The API key of instance kimi was not handed over by systemd (LoadCredential=api_key); not starting",
+        source="serve.sh of the role vllm_service",
+    ),
+    cause(
+        "config_invalid",
+        "the engine's command is not there",
+        r"\bvllm\"?: (?:command not found|not found|executable file not found)|command not found: vllm",
+        "check the runtime that the unit names (vllm_runtime_lock) and its PATH",
+        "bash: line 1: vllm: command not found",
+        source="bash, dash, zsh, Docker",
     ),
     cause(
         "memlock_limit",
@@ -94,7 +126,7 @@ HOST_CAUSES: tuple[Cause, ...] = (
         r"oom-kill|[Oo]ut of memory: Killed process|killed by the OOM killer|OOMKilled|"
         r"FAILED: \[code=137\]|DefaultCPUAllocator: can't allocate memory|Killed signal terminated program|"
         r"node running low on memory|^MemoryError\b|\[Errno 12\] Cannot allocate memory|^oom_kill [1-9]|"
-        r"Task was killed due to",
+        r"Task was killed due to|died due to signal 9\b|internal compiler error: Killed|Detected \d+ oom[-_]kill event",
         _MORE_MEMORY,
         "Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:912345678kB, anon-rss:123456789kB",
         source=_KERNEL,
@@ -102,7 +134,9 @@ HOST_CAUSES: tuple[Cause, ...] = (
     cause(
         "disk_full",
         "a disk is full, or its quota is used up",
-        r"\[Errno 28\] No space left on device(?!.*/dev/shm)|\[Errno 122\] Disk quota exceeded",
+        r"\[Errno 28\] No space left on device(?!.*/dev/shm)|\[Errno 122\] Disk quota exceeded|"
+        r"No space left on device \(os error 28\)|"
+        r"(?:error writing to \S+|[Ww]rite (?:error|failed)|link failed): No space left on device",
         "free or enlarge the disk that holds the caches and releases; model_shards prunes what no release uses",
         "OSError: [Errno 28] No space left on device: '/srv/llm/cache/vllm/torch_compile_cache'",
     ),
@@ -126,7 +160,9 @@ PACKAGE_CAUSES: tuple[Cause, ...] = (
         r"AttributeError: (?:partially initialized )?module '\S+' has no attribute|"
         r"got an unexpected keyword argument|numpy\.dtype size changed|version `GLIBC\w*_[\d.]+' not found|"
         r"version .* does not match .*version|VersionConflict|requires the following packages|"
-        r"missing \d+ required positional argument|cannot import name",
+        r"missing \d+ required positional argument|cannot import name|: No module named vllm$|"
+        r"OSError: lib\S+: cannot open shared object file|compiled with different CUDA (?:major )?versions|"
+        r"AttributeError: '?\w*Tokenizer\w*'? (?:object )?has no attribute|Version mismatch: The cluster was started",
         _PACKAGES,
         "ModuleNotFoundError: No module named 'triton.compiler'",
     ),
@@ -138,7 +174,8 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
     cause(
         "host_oom_kill",
         "the kernel's OOM killer ended a process of the unit",
-        r"killed by the OOM killer|Failed with result 'oom-kill'|^oom_kill [1-9]",
+        r"killed by the OOM killer|Failed with result 'oom-kill'|^oom_kill [1-9]|systemd-oomd killed [1-9]|"
+        r"^Killed /\S*vllm\S* due to memory pressure",
         _MORE_MEMORY,
         "vllm@kimi.service: A process of this unit has been killed by the OOM killer.",
         source=_SYSTEMD_SERVICE,
@@ -159,8 +196,9 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
     cause(
         "config_invalid",
         "systemd could not execute the service's command",
-        r"status=(?:200/CHDIR|203/EXEC|216/GROUP|217/USER|226/NAMESPACE|209/STDOUT)|Failed at step \w+ spawning",
-        "check the unit's user, working directory and executable (runtime path), and its sandbox settings",
+        r"status=2[0-4]\d/[A-Z]|Failed at step \w+ spawning|Failed to (?:load environment files|set up credentials)",
+        "check the unit's user, working directory, executable (runtime path), environment files and credentials, and "
+        "its sandbox settings",
         "vllm@kimi.service: Failed at step EXEC spawning /srv/llm/bin/vllm: No such file or directory",
         source="man systemd.exec",
         confidence=0.8,
@@ -168,7 +206,7 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
     cause(
         "external_kill",
         "somebody or something outside ended the main process with SIGKILL",
-        r"Main process exited, code=killed, status=9/KILL",
+        r"Main process exited, code=(?:killed, status=9/KILL|exited, status=137/)",
         "look for who did it: kernel log (OOM), other automation, an operator's kill",
         "vllm@kimi.service: Main process exited, code=killed, status=9/KILL",
         source=_SYSTEMD_SERVICE,
@@ -176,11 +214,24 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
     ),
     cause(
         "engine_process_died",
-        "the main process crashed in native code",
-        r"Main process exited, code=dumped|Main process exited, code=killed, status=(?:6/ABRT|7/BUS|8/FPE|11/SEGV)",
+        "a process crashed in native code",
+        r"Main process exited, code=dumped|Main process exited, code=killed, status=(?:6/ABRT|7/BUS|8/FPE|11/SEGV)|"
+        r"\]: segfault at |traps: .*general protection",
         "look at the core dump (coredumpctl info) for the library that crashed",
         "vllm@kimi.service: Main process exited, code=dumped, status=11/SEGV",
         source=_SYSTEMD_SERVICE,
+        confidence=0.6,
+    ),
+    cause(
+        "engine_process_died",
+        "the C library found damaged memory and ended a process",
+        r"^double free or corruption|^(?:free|malloc|realloc|munmap_chunk)\(\): |^corrupted size vs\. prev_size|"
+        r"stack smashing detected",
+        "look at the core dump (coredumpctl info) for the library that damaged it; do not mix packages "
+        "(vllm_runtime_lock)",
+        "double free or corruption (!prev)",
+        source="messages of glibc",
+        anybody=True,
         confidence=0.6,
     ),
     cause(
@@ -204,6 +255,27 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
         source="https://docs.python.org/3/library/multiprocessing.html (exitcode)",
         anybody=True,
         confidence=0.6,
+    ),
+    cause(
+        "engine_process_died",
+        "the main process crashed in native code",
+        r"(?:Segmentation fault|Illegal instruction|Bus error|Aborted) +\(core dumped\)",
+        "look at the core dump (coredumpctl info) for the library that crashed",
+        "serve.sh: line 12: 4711 Segmentation fault (core dumped) vllm serve",
+        source="man bash",
+        anybody=True,
+        confidence=0.6,
+    ),
+    cause(
+        "external_kill",
+        "the scheduler of the cluster ended the job",
+        r"^slurmstepd: error: \*\*\* .* DUE TO ",
+        "give the job the time that it needs, or a partition that does not preempt it",
+        "slurmstepd: error: *** JOB 4711 ON gpu-1 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***",
+        source="https://slurm.schedmd.com/scancel.html",
+        acts=True,
+        anybody=True,
+        confidence=0.8,
     ),
     cause(
         "external_kill",

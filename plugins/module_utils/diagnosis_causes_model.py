@@ -108,7 +108,7 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         "config_invalid",
         "the parallel size does not fit the model or the host",
         r"must be divisible by tensor parallel size|(?<!min_thread_n = \d\d )\bis not divisible by (?:\d+|tp_size|"
-        r"tensor|the tensor)\b|World size \(\d+\) is larger than|must be divisible by (?:tp|world)_size|"
+        r"tensor|the tensor)\b|World size \(\d+\) is larger than|must be divisible by (?:tp|ep|dp|world)_size|"
         r"decode_context_parallel|dcp_world_size|data_parallel_size\b.*must",
         "set vllm_service_arguments_extra.tensor-parallel-size to a divisor of the number of attention heads, no "
         "larger than the number of GPUs",
@@ -157,7 +157,7 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         "this vLLM does not know the model's architecture",
         r"Model architectures? \[.*\] (?:are|is) not supported|but Transformers does not recognize|"
         r"make_empty_intermediate_tensors|has no vLLM implementation|Cannot find model module|"
-        r"Unrecognized model in|does not recognize this architecture",
+        r"Unrecognized model in|does not recognize this architecture|Unknown gguf model_type",
         "use a runtime lock with a vLLM (and transformers) that knows this architecture (vllm_runtime_lock)",
         "  Value error, Model architectures ['FooForCausalLM'] are not supported for now.",
     ),
@@ -213,7 +213,7 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         "a shard is truncated, empty, unreadable or a Git LFS pointer",
         r"SafetensorError|[Ee]rror while deserializing header|MetadataIncompleteBuffer|HeaderTooLarge|"
         r"PytorchStreamReader failed|invalid load key|UnpicklingError|Consistency check failed|"
-        r"\[Errno 5\] Input/output error|[Ss]tale file handle|GGUF magic invalid",
+        r"\[Errno 5\] Input/output error|\[Errno 107\] |[Ss]tale file handle|GGUF magic invalid",
         _WEIGHTS_REMEDY,
         "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too large",
     ),
@@ -291,10 +291,20 @@ MODEL_LAST_CAUSES: tuple[Cause, ...] = (
     ),
     cause(
         "config_invalid",
+        "a file of arguments is no valid YAML",
+        r"yaml\.\w+\.\w+Error",
+        "correct vllm_service_arguments_extra and let the role write the file again; the lines below the evidence name "
+        "the place",
+        "yaml.scanner.ScannerError: mapping values are not allowed here",
+        source="PyYAML",
+    ),
+    cause(
+        "config_invalid",
         "a value of the configuration is refused",
         r"^Value error, (?!Model arch)|object has no attribute 'is_kv_transfer_instance'|rope_(?:type|scaling)|"
         r"original_max_position_embeddings|Unrecognized configuration class|Unknown RoPE scaling|"
         r"(?:is|are) (?:not|only) supported (?:with|when|together)|cannot be used (?:with|together)|"
+        r"LoRA rank \d+ is greater than|"
         r"[Pp]ipeline parallel\w* (?:is|are) (?:not|only)|Please (?:set|use|specify|pass|provide) .?--[a-z]",
         _ARGUMENT + ", or the patch of config.json in vllm_service_patches",
         "KeyError: 'original_max_position_embeddings'",

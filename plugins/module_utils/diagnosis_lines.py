@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, clean, decode_field
 
@@ -44,7 +44,8 @@ _FRAMES = re.compile(
     r"|(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) )[\w.-]+ +\| ?"
     r"| *\| |\[pod/[^\]]+\] |\[\w+\.py:\d+\] "  # compose, exception groups, kubectl --prefix
     r"|\[rank\d+\]: ?|(?P<glog>\[?[DIWEF]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+:\d+\] )"
-    r"|E   +(?=[A-Za-z_.]+(?:Error|Exception)))"
+    r"|E   +(?=[A-Za-z_.]+(?:Error|Exception))"
+    r"|(?: {4})?MESSAGE=)"  # journalctl -o export, -o verbose
 )
 _PROCESS = re.compile(
     r"^\((?:(?P<name>[A-Za-z_][\w:.-]*)(?P<rank> rank=\d+| TP\d+)? )?pid=(?P<pid>\d+)(?:, ip=[^)]*)?\) ?"
@@ -59,6 +60,7 @@ _LEVEL = re.compile(
 )
 _LEVEL_GROUPS = ("level", "uvicorn", "python", "basic", "loguru", "bracket")
 _LEVELS = {"WARN": "WARNING"}
+_LEVELS_OF_PYTHON = frozenset(_WORDS.split("|"))
 _LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _EMBEDDED = re.compile(
     rf"\((?:[A-Za-z_][\w:.-]*(?: rank=\d+| TP\d+)? )?pid=\d+[^)]*\) |(?:{_WORDS}) \d\d-\d\d \d\d:\d\d:\d\d "
@@ -88,12 +90,20 @@ WORTH = re.compile(
     r"|Exit|Interrupt|Timeout|timeout|OutOfRes|uvm_spin|ailed|startup complete|hutdown|Shutting down|terminate called"
     r"|server version|non-default args|kv_cache_dtype|kv cache|VLLM::|RayWorker|ray::|timed out|died|NotFound"
     r"|Traceback|direct cause|During handling|ERRNO|Stopping|start-limit|restart|repeated too|segfault"
-    r"|general protection|mismatch|Segfault|SIGKILL|SIGTERM|MESSAGE\":\["
+    r"|general protection|mismatch|Segfault|SIGKILL|SIGTERM|No module named|LLVM ERROR|core dumped"
+    r"|Memory access fault|double free|free\(\)|malloc\(\)|munmap_chunk|corrupted size|stack smashing|what\(\): "
+    r"|cannot find -l|not handed over|exc\.[A-Z]|queue\.(?:Empty|Full)"
 )
 _WORTH_BYTES = re.compile(WORTH.pattern.encode())
 _NEEDS_OTHERS = re.compile(r"(?:Error|Exception|Timeout|OutOfResources|NotFound|Failed)(?::|$)|Value error|Traceback")
+# journalctl writes a message with colours or other control characters as an array of its bytes.
+_ARRAY = re.compile(rb'"MESSAGE": ?\[([\d, ]+)\]')
 _STRUCTURED = re.compile(r'[^{]{0,60}(\{".*\})\s*$', re.S)
-_TEXT_KEYS = ("log", "MESSAGE", "message", "msg", "text", "line")
+_TEXT_KEYS = ("log", "MESSAGE", "message", "msg", "text", "line", "textPayload", "_raw")
+_EXCEPTION_KEYS = ("exc_info", "exc_text", "exception", "stack_trace", "stacktrace", "traceback")
+_INNER_KEYS = ("_source", "jsonPayload", "result", "fields")
+# A field of an object that is written over several lines.
+_FIELD = re.compile(rf'\s+"(?:{"|".join((*_TEXT_KEYS, *_EXCEPTION_KEYS))})"\s*:\s*("(?:[^"\\]|\\.)*"),?\s*$')
 
 
 class Line(NamedTuple):
@@ -172,7 +182,7 @@ def _below_same_frame(body: str, before: str) -> re.Match[str] | None:
 def _framed(line: Line, frame: re.Match[str]) -> Line:
     """Return ``line`` with what a frame says about it."""
     speaker = frame["unit"] or frame["ident"] or ""
-    host = speaker.startswith(("systemd[", "kernel")) or frame["dmesg"] is not None
+    host = speaker.startswith(("systemd[", "systemd-oomd[", "kernel")) or frame["dmesg"] is not None
     letter = frame["ray"] or (frame["glog"] or "").lstrip("[")[:1]
     return line._replace(
         from_manager=line.from_manager or host,
@@ -269,12 +279,22 @@ def _worth_a_look(data: bytes, start: int, end: int, known: dict[bytes, bool]) -
 
 
 def _has_a_telling_word(raw: bytes, known: dict[bytes, bool]) -> bool:
-    shape = raw[:MAX_SHAPE_BYTES].translate(_NO_DIGITS)
+    said = _from_array(raw)
+    shape = said[:MAX_SHAPE_BYTES].translate(_NO_DIGITS)
     if shape not in known:
         if len(known) >= MAX_SEEN:
             known.clear()
-        known[shape] = _WORTH_BYTES.search(raw) is not None
+        known[shape] = _WORTH_BYTES.search(said) is not None
     return known[shape]
+
+
+def _from_array(raw: bytes) -> bytes:
+    """Return the message that ``raw`` holds as an array of bytes, else ``raw``."""
+    array = _ARRAY.search(raw) if b'"MESSAGE":' in raw else None
+    try:
+        return bytes(map(int, array[1].split(b","))) if array else raw
+    except ValueError:
+        return raw
 
 
 def _end_of(data: bytes, begin: int, end: int) -> int:
@@ -297,7 +317,7 @@ def _too_often(raw: bytes, seen: dict[bytes, int]) -> bool:
 
 def _said(raw: bytes) -> bytes:
     """Return what a line says, without what another tool wrote around it as JSON."""
-    return "\n".join(_texts(raw)).encode() if b'{"' in raw[:80] else raw
+    return "\n".join(_texts(raw)).encode() if b'"' in raw[:80] else raw
 
 
 def _texts(raw: bytes) -> list[str]:
@@ -305,23 +325,33 @@ def _texts(raw: bytes) -> list[str]:
     if len(raw) > MAX_LINE_BYTES:
         raw = raw[: MAX_LINE_BYTES // 2] + raw[-MAX_LINE_BYTES // 2 :]
     text = raw.decode("utf-8", "replace")
-    if '{"' in text[:80]:
+    if '"' in text[:80]:
         text = _unwrapped(text)
     return [piece for piece in clean(text).split("\n") if piece.strip()]
 
 
 def _unwrapped(text: str) -> str:
     """Return what a JSON object (Docker's json-file, journalctl -o json, structured loggers) says, else ``text``."""
-    match = _STRUCTURED.match(text)
+    match = _STRUCTURED.match(text) or _FIELD.match(text)
     if match is None:
         return text
     try:
-        fields = json.loads(match[1])
+        said = json.loads(match[1])
     except ValueError:
         return text
-    # journalctl writes a message with colours or other control characters as an array of its bytes.
-    found = next((fields[key] for key in _TEXT_KEYS if isinstance(fields.get(key), (str, list))), text)
-    return found if isinstance(found, str) else decode_field(found)
+    return said if isinstance(said, str) else "\n".join(_said_in(said)) or text
+
+
+def _said_in(fields: dict[str, Any]) -> Iterator[str]:
+    """Return the message of a structured entry and the exception that belongs to it."""
+    inner: dict[str, Any] = next((fields[key] for key in _INNER_KEYS if isinstance(fields.get(key), dict)), {})
+    for keys in (_TEXT_KEYS, _EXCEPTION_KEYS):
+        values = (both[key] for both in (fields, inner) for key in keys if isinstance(both.get(key), (str, list)))
+        found = next(values, None)
+        if found and keys is _TEXT_KEYS and fields.get("levelname") in _LEVELS_OF_PYTHON:
+            yield f"{fields['levelname']} - {decode_field(found)}"
+        elif found:
+            yield decode_field(found)
 
 
 def _pieces(number: int, raw: bytes, data: bytes, begin: int, stop: int) -> Iterator[Line]:

@@ -33,7 +33,9 @@ WRAPPED_CHARS = 79
 _NAME = r"(?:[A-Za-z_]\w*\.)*_?(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|NotFound)|OutOfResources)"
 _EXCEPTION = re.compile(
     rf"^(?P<type>{_NAME})(?::(?:\s|$)|$)"
-    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Error_\w+): |^Exception(?:: |$)|^Value error, "
+    r"|^(?:[a-z_]\w*\.)+\w+Error: |^(?:[a-z_]\w*\.)*(?:exc|errors?|exceptions?)\.[A-Z]\w*(?:: |$)"
+    r"|^(?:(?:binascii|select|socket|struct|zlib)\.(?:error|gaierror|herror)|subprocess\.TimeoutExpired): "
+    r"|^queue\.(?:Empty|Full)$|^(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Error_\w+): |^Exception(?:: |$)|^Value error, "
 )
 _NATIVE = re.compile(
     r"NCCL WARN|(?:ptxas|nvcc) fatal|fatal error:|nvcc: (?:command )?not found|Assertion `.*' failed"
@@ -42,6 +44,11 @@ _NATIVE = re.compile(
     r"|^(?:usage: )?vllm[\w. ]*: error: |^\S+\.py: error: |^\S+ error: argument |Fatal Python error:"
     r"|^oom_kill [1-9]|^Error while creating shared memory|device-side assert|^(?:\S+: )?symbol lookup error"
     r"|error: unrecognized arguments|^!+ Segfault encountered|^ERROR: Unexpected bus error encountered"
+    r"|^\s*what\(\): |^LLVM ERROR: |^Memory access fault by GPU|^OpenBLAS blas_thread_init: |^libgomp: "
+    r"|died due to signal \d"
+    r"|cannot find -l\w|^slurmstepd: error: Detected|^(?:docker: )?Error response from daemon|^nvidia-container-cli: "
+    r"|\bvllm\"?: (?:command |executable file )?not found|command not found: vllm|: No module named vllm$"
+    r"|was not handed over by systemd|nvshmem initialization failed"
 )
 _LISTENING = re.compile(r"Application startup complete\.")
 _STOPPING = re.compile(r"\[shutdown\] .*(?:shutdown triggered|trigger received)|^Shutting down$")
@@ -50,12 +57,16 @@ _FATAL = re.compile(
     r"|WorkerProc hit an exception|[Gg]ot fatal signal from worker"
     r"|\*\*\* SIG\w+ received|[Ww]atchdog|Engine loop|background loop|AsyncEngineDead|MQLLMEngine|output_handler failed"
     r"|Main process exited, code=(?:killed|dumped|exited, status=[1-9])|Failed with result"
+    r"|error while attempting to bind on address|\(core dumped\)"
 )
 _UNIT = re.compile(r"^[\w.@\\:-]+\.(?:service|scope): ")
 _LAUNCH = re.compile(r"vLLM API server version |non-default args:")
 _SURVIVES_NOTHING = frozenset(
     {"port_in_use", "output_corruption_nan", "nccl_watchdog_timeout", "cuda_illegal_access", "host_oom_kill"}
 )
+# Lines of these levels say much, and quote what was asked; none of them tells of a failure.
+_QUOTES = ("INFO", "DEBUG")
+_OF_ANY_PROCESS = re.compile(r"^NVRM: ")
 _BARE = re.compile(r"^\w*(?:Error|Exception):?$")
 _SAYS_MORE_THAN_A_MESSAGE = re.compile(
     rf"^(?:{_NAME}|Exception)\b|^\s|^$|^Traceback|^During handling|^The above exception|^File |^[-=*#]{{3}}"
@@ -193,6 +204,8 @@ class Launch:
             return
         if not self.stopped and (_STOPPING.search(line.body) or (line.from_manager and "Stopping " in line.body)):
             self.stopped = line.number
+        if line.level in _QUOTES:
+            return
         if self.listening and not self.stopped and not self.fatal and _FATAL.search(line.body):
             self.fatal = line.number
         self._outside(line)
@@ -227,7 +240,7 @@ class Launch:
                     self.outside = found
 
     def _root(self, line: Line) -> Root | None:
-        if line.level in ("INFO", "DEBUG") or is_noise(line.text):
+        if is_noise(line.text):
             return None
         kind = self._kind(line)
         self.ended = self.ended or kind.wrapper
@@ -262,7 +275,8 @@ class Launch:
         return found
 
     def _counts(self, root: Root) -> bool:
-        if any(cause.cause_class in _SURVIVES_NOTHING for cause in root.causes):
+        deadly = any(cause.cause_class in _SURVIVES_NOTHING for cause in root.causes)
+        if deadly and not _OF_ANY_PROCESS.match(root.line.body):
             return True
         if self.stopped and root.line.number >= self.stopped:
             return False
