@@ -172,6 +172,17 @@ PACKAGE_CAUSES: tuple[Cause, ...] = (
 # before every root in the engine's own lines; the others are asked only when no line of the engine explains the end.
 OUTSIDE_CAUSES: tuple[Cause, ...] = (
     cause(
+        "engine_hang",
+        "the engine stood still, and the watch of its unit ended it",
+        r"^killed this launch: no (?:progress|token|answer)",
+        "look at the GPUs (Xid in the kernel log) and at what the engine did last; if it needs longer, raise "
+        "vllm_service_stall_timeout_seconds (while it starts) or vllm_service_hang_seconds (while it serves)",
+        "killed this launch: no token for 120 s and no answer to a completion of one token",
+        source="the watch of the unit",
+        acts=True,
+        confidence=0.9,
+    ),
+    cause(
         "host_oom_kill",
         "the kernel's OOM killer ended a process of the unit",
         r"killed by the OOM killer|Failed with result 'oom-kill'|^oom_kill [1-9]|systemd-oomd killed [1-9]|"

@@ -101,7 +101,8 @@ def _has_ended(state: UnitState) -> str:
         return f"{state.name} has ended ({_end_of(state)}) and waits for its restart ({_restarts(state)})"
     if state.active_state not in ("active", "activating", "reloading"):
         return f"{state.name} is {state.active_state or 'gone'} ({_end_of(state)})"
-    if state.main_pid == 0 and state.active_state != "activating":
+    # In start-post the process was there, and systemd waits for what was started beside it.
+    if state.main_pid == 0 and (state.active_state != "activating" or state.sub_state == "start-post"):
         return f"the main process of {state.name} is gone ({_end_of(state)})"
     return ""
 
@@ -236,9 +237,11 @@ class NoWaiter:
         return NotYet("check mode: not waited")
 
 
-def failure_message(unit: str, invocation_id: str, reason: str, diagnosis: dict[str, Any], command: str) -> str:
+def failure_message(
+    unit: str, invocation_id: str, reason: str, diagnosis: dict[str, Any], command: str, *, state: str = "is not ready"
+) -> str:
     """Return the text for the operator: what failed, why, how that is known, what to do, where to read on."""
-    lines = [f"{unit} is not ready: {reason.rstrip('.')}."]
+    lines = [f"{unit} {state}: {reason.rstrip('.')}."]
     if diagnosis.get("verdict") == "cause":
         lines.append(f"Cause: {diagnosis['title']} ({diagnosis['cause_class']}).")
     else:

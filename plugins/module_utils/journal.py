@@ -27,6 +27,10 @@ from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
     check_unit_name,
 )
 
+# The program that watches a unit from within it (unit_watch). What it says about the launch is no word of the engine's:
+# only the one line counts by which it says that it ended the launch, and why.
+WATCH_IDENTIFIER = "llmops-vllm-watch"
+ENDED_THIS_LAUNCH = "killed this launch: "
 MAIN_PROCESS_EXITED = "Main process exited"  # unit_log_process_exit in the sources of systemd, never translated
 
 # CSI and OSC sequences, and the ways in which other tools write the escape character down (rsyslog, terminals).
@@ -96,6 +100,9 @@ def parse_entry(line: str, invocation_id: str) -> Entry | None:
         and fields.get("INVOCATION_ID") == invocation_id
         and (fields.get("_PID") == "1" or fields.get("_COMM") == "systemd")
     )
+    if own and fields.get("SYSLOG_IDENTIFIER") == WATCH_IDENTIFIER:
+        manager = decode_field(fields.get("MESSAGE")).startswith(ENDED_THIS_LAUNCH)
+        own = False
     return _entry(fields, manager) if own or manager else None
 
 

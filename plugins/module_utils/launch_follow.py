@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Protocol
+from typing import Any, Callable, Generic, Protocol, TypeVar
 
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import diagnose
@@ -42,6 +42,7 @@ SETTLE_SECONDS = 0.4
 SETTLE_LOOKS = 2
 UNSEEN_LOOKS = 3
 SHOWN_PROBLEMS = 5
+Result = TypeVar("Result")
 
 
 class Observer(Protocol):
@@ -74,7 +75,8 @@ class GateSettings:
     """What the gate must know; times in seconds, 0 for no limit; ``waited_seconds`` is what earlier calls waited.
 
     The soak asks ``soak_completions`` times over ``soak_seconds``; ``soak_failures`` of them may fail. An empty
-    ``version`` expects none.
+    ``version`` expects none. ``starting`` is for a gate that is itself part of the unit's start: the unit becomes
+    active by its end.
     """
 
     unit: str
@@ -88,6 +90,7 @@ class GateSettings:
     soak_completions: int = 0
     soak_failures: int = 0
     version: str = ""
+    starting: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,11 @@ class Clock:
     sleep: Callable[[float], None]
 
 
-class Background:
+class Background(Generic[Result]):
     """A call in a thread of its own, so that a hanging engine cannot hide the death of its process."""
 
-    def __init__(self, work: Callable[[], CanaryResult]) -> None:
-        self._result: CanaryResult | None = None
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._result: Result | None = None
         self._error: BaseException | None = None
         self._work = work
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -115,7 +118,7 @@ class Background:
         except BaseException as exc:
             self._error = exc
 
-    def poll(self) -> CanaryResult | None:
+    def poll(self) -> Result | None:
         """Return the result, or None while the call runs; an exception of the call is raised here."""
         if self._error is not None:
             raise self._error
@@ -143,7 +146,7 @@ class LaunchGate:
         settings: GateSettings,
         observer: Observer,
         clock: Clock,
-        start: Callable[[Callable[[], CanaryResult]], Background] = Background,
+        start: Callable[[Callable[[], CanaryResult]], Background[CanaryResult]] = Background,
     ) -> None:
         self._settings = settings
         self._observer = observer
@@ -154,7 +157,7 @@ class LaunchGate:
         self._begun = clock.now()
         self._next_journal = 0.0
         self._unseen = 0
-        self._pending: Background | None = None
+        self._pending: Background[CanaryResult] | None = None
         self._pending_since = 0.0
         self._soak_since: float | None = None
         self.found = _Findings()
@@ -317,7 +320,7 @@ class LaunchGate:
 
     def _still_the_same(self, state: UnitState, passed: float) -> Verdict:
         verdict = self._serving(state)
-        if isinstance(verdict, Ready):
+        if isinstance(verdict, Ready) and not self._settings.starting:
             verdict = unit_active(self._observer.unit(fresh=state.active_state != "active"))
         if isinstance(verdict, NotYet):
             self.found.progress = "proven, and waiting for systemd to know"

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import Any
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.model_request import Surroundings, as_result, fulfil
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import RESERVED_DIRECTORY
+from ansible_collections.llmops.vllm.plugins.module_utils.sd_notify import notify
 from ansible_collections.llmops.vllm.plugins.module_utils.store import Snapshot, opened_parent
 from ansible_collections.llmops.vllm.plugins.module_utils.transfer_progress import Progress, RateMeter, snapshot_of
 from ansible_collections.llmops.vllm.plugins.module_utils.worker_place import ALIVE, CODE, RESULT, Workplace, hold
@@ -151,15 +151,6 @@ def _stop_once(number: int, stop: threading.Event) -> None:
     raise StoppedBySignalError(
         f"The download was stopped by {signal.Signals(number).name}; what arrived is kept, run again to resume."
     )
-
-
-def notify(text: str) -> None:
-    """Tell systemd about this service (sd_notify(3)); without systemd nothing happens."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        name = f"\0{address[1:]}" if address.startswith("@") else address
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(text.encode(), name)
 
 
 def replace_status(snapshot: Snapshot, text: str) -> None:

@@ -178,3 +178,10 @@ def test_a_port_without_a_listener_refuses_and_one_with_a_listener_does_not():
         assert api.refuses()
         listening.listen()
         assert not api.refuses()
+
+
+def test_what_is_no_json_is_read_as_text(port):
+    api = EngineApi("127.0.0.1", port)
+    assert api.text("/html", 5) == "<html>"
+    assert api.text("/error", 5) is None
+    assert EngineApi("127.0.0.1", 1).text("/html", 5) is None

@@ -61,6 +61,7 @@ def test_a_unit_before_its_main_process_is_not_yet():
         ({"active_state": "inactive"}, "is inactive"),
         ({"active_state": "deactivating"}, "is deactivating"),
         ({"active_state": "activating", "sub_state": "auto-restart", "main_pid": 0}, "waits for its restart"),
+        ({"active_state": "activating", "sub_state": "start-post", "main_pid": 0}, "main process .* is gone"),
         ({"main_pid": 0}, "main process .* is gone"),
         ({"main_pid": 11}, "was 10 and is 11 now"),
     ],

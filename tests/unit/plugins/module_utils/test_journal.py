@@ -48,6 +48,14 @@ def test_another_launch_is_never_read_even_if_journalctl_gave_it():
     assert parse_entries(lines, THIS) == []
 
 
+def test_the_watch_is_no_evidence_but_for_the_end_that_it_made():
+    said = ["RuntimeError: quoted from the engine", "killed this launch: no token for 120 s"]
+    lines = [json.dumps({**json.loads(record(text)), "SYSLOG_IDENTIFIER": "llmops-vllm-watch"}) for text in said]
+    assert [(entry.message, entry.from_manager) for entry in parse_entries(lines, THIS)] == [(said[1], True)]
+    lines = [json.dumps({**json.loads(record(text)), "SYSLOG_IDENTIFIER": "llmops-vllm-serve"}) for text in said]
+    assert [entry.from_manager for entry in parse_entries(lines, THIS)] == [False, False]
+
+
 def test_a_process_cannot_speak_for_the_manager():
     forged = record("Main process exited", invocation=OTHER, manager=THIS, pid="999", _COMM="liar")
     assert parse_entries([forged], THIS) == []

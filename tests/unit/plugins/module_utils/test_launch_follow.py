@@ -296,6 +296,19 @@ def test_the_time_from_death_to_verdict_is_told_of_this_launch_alone():
     assert follow.death_to_verdict_seconds() is None
 
 
+def test_a_unit_that_is_still_starting_is_waited_for_unless_the_gate_is_part_of_the_start():
+    starting = dataclasses.replace(RUNNING, active_state="activating", sub_state="start-post")
+
+    def begin(**changes):
+        world = World([(20, lambda w: setattr(w, "state", RUNNING))])
+        world.port, world.state = OURS, starting
+        assert isinstance(run(world, gate(world, soak_seconds=0, **changes)), Ready)
+        return world.now
+
+    assert begin() >= 20
+    assert begin(starting=True) < 10
+
+
 def test_a_slice_does_not_end_during_the_proof():
     world = World()
     world.port = OURS

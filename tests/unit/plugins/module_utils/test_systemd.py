@@ -99,8 +99,11 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path):
     done = run_command([str(program)], timeout_seconds=0.2)
     assert (done.returncode, done.stdout, done.stderr) == (124, "", f"{program} gave no answer within 0.2 s")
     assert time.monotonic() - started < 5
-    child = ProcFs().process(int((tmp_path / "child").read_text()))
-    assert child is None or not child.alive
+    number = int((tmp_path / "child").read_text())
+    # Killed is not yet gone, on a busy machine.
+    while (child := ProcFs().process(number)) and child.alive:
+        assert time.monotonic() - started < 20
+        time.sleep(0.01)
 
 
 def test_a_command_that_even_a_kill_does_not_end_is_not_waited_for(monkeypatch):

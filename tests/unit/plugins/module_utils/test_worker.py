@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -278,15 +277,3 @@ def test_a_session_inherits_nothing_that_somebody_waits_for(place: Workplace) ->
     reap()
     told = Path(place.path(LOG)).read_text()
     assert told.startswith('True {"token": "secret"}') and "secret" not in told.partition("}")[2]
-
-
-def test_systemd_is_told_over_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(path))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
-        model_worker.notify("READY=1\nSTATUS=37/119 files")
-        assert receiver.recv(1000) == b"READY=1\nSTATUS=37/119 files"
-    model_worker.notify("STATUS=nobody listens any more")
-    monkeypatch.delenv("NOTIFY_SOCKET")
-    model_worker.notify("STATUS=there is no systemd")
