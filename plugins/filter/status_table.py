@@ -36,14 +36,26 @@ _value:
   type: list
   elements: str
   sample:
-    - host   instance release      since                state  phase  tokens/s KV use last verdict        lock
-    - gpu-01 kimi     3f7a9c1e22b4 2026-03-01T10:00:00Z active serves 1312.4   31 %   3f7a9c1e22b4 proven -
+    - host   instance release      since                state  phase  tokens/s KV use drift last verdict        lock
+    - gpu-01 kimi     3f7a9c1e22b4 2026-03-01T10:00:00Z active serves 1312.4   31 %   none  3f7a9c1e22b4 proven -
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-HEADINGS = ("host", "instance", "release", "since", "state", "phase", "tokens/s", "KV use", "last verdict", "lock")
+HEADINGS = (
+    "host",
+    "instance",
+    "release",
+    "since",
+    "state",
+    "phase",
+    "tokens/s",
+    "KV use",
+    "drift",
+    "last verdict",
+    "lock",
+)
 WIDTH_MAX = 60
 
 
@@ -75,6 +87,7 @@ def _row(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
         one["phase"],
         "" if one["tokens_per_second"] is None else str(one["tokens_per_second"]),
         "" if one["kv_use"] is None else f"{one['kv_use'] * 100:.0f} %",
+        ", ".join(one["drift"]) or "none",
         one["last_verdict"],
         f"{lock['holder']} since {lock['since']}: {lock['why']}" if lock else interrupted,
     )

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, llmops.vllm maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the instances of a host are doing, for one line each: release, state, phase, load, last verdict, lock."""
+"""What the instances of a host are doing, for one line each: release, state, phase, load, drift, last verdict, lock."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import read_lock
+from ansible_collections.llmops.vllm.plugins.module_utils.durable import needed
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import Instance, is_proven, read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.receipts import evidence_of
+from ansible_collections.llmops.vllm.plugins.module_utils.release_switch import Place, unit_files
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 
 METRICS_SECONDS = 2.0
 _METRIC = re.compile(r"^(vllm:[a-z_]+)(?:\{.*\})? (\S+)$", re.M)
+# What the receipt's evidence of the current release calls the things that can be changed by hand afterwards.
+_KEPT = {
+    "unit_sha256": "units of the release",
+    "runtime_lock_sha256": "lock of the runtime",
+    "packages": "packages of the runtime",
+    "manifest_sha256": "manifest of the model",
+}
 _KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 # Answers the text of GET /metrics of (host, port), None when there is no answer.
@@ -36,7 +47,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Status:
-    """One instance. Times are UTC, empty when there is none."""
+    """One instance. Times are UTC, empty when there is none.
+
+    ``drift`` is what the host itself can tell without the repository: installed unit files that are not the current
+    release's, and what of that release is not as its receipt says.
+    """
 
     instance: str
     release: str
@@ -47,6 +62,7 @@ class Status:
     proven: bool
     last_verdict: str
     load: Load
+    drift: list[str]
     intent: dict[str, Any] | None
     lock: dict[str, Any] | None
 
@@ -65,6 +81,7 @@ class Host:
     run_path: str
     run: Runner
     metrics: Metrics
+    unit_path: str = "/etc/systemd/system"
 
 
 @dataclass(frozen=True)
@@ -97,7 +114,7 @@ def read_status(host: Host, names: Sequence[str], sample_seconds: float, clock: 
     for address, text in zip(asked, first):
         later = host.metrics(*address) if address and text is not None else None
         loads.append(load_of(text, later, clock.monotonic() - began))
-    return [_status(instance, unit, load, host.run_path, clock) for (instance, unit), load in zip(found, loads)]
+    return [_status(instance, unit, load, host, clock) for (instance, unit), load in zip(found, loads)]
 
 
 def load_of(first: str | None, later: str | None, seconds: float) -> Load:
@@ -150,8 +167,8 @@ def _address(instance: Instance) -> tuple[str, int] | None:
         return None
 
 
-def _status(instance: Instance, unit: UnitState, load: Load, run_path: str, clock: Clock) -> Status:
-    lock = read_lock(instance.name, run_path)
+def _status(instance: Instance, unit: UnitState, load: Load, host: Host, clock: Clock) -> Status:
+    lock = read_lock(instance.name, host.run_path)
     offset = clock.wall() - clock.monotonic()
     started = offset + unit.exec_main_start_seconds if unit.exec_main_start_seconds else 0.0
     proven = is_proven(instance, unit, started)
@@ -165,9 +182,24 @@ def _status(instance: Instance, unit: UnitState, load: Load, run_path: str, cloc
         proven=proven,
         last_verdict=_verdict(instance),
         load=load,
+        drift=_drift(instance, host),
         intent=instance.intent.as_dict() if instance.intent else None,
         lock=lock.as_dict() if lock else None,
     )
+
+
+def _drift(instance: Instance, host: Host) -> list[str]:
+    release = instance.current
+    if release is None or not release.release_id:
+        return []
+    place = Place(instance.name, host.root, host.run_path, host.unit_path)
+    try:
+        found = [step.path for step in needed(unit_files(place, release.path))]
+        now = evidence_of(release.path)
+    except LlmopsError as exc:
+        return [exc.message]
+    receipt = (release.receipt or {}).get("evidence") or {}
+    return found + [what for name, what in _KEPT.items() if receipt.get(name) and receipt[name] != now[name]]
 
 
 def _verdict(instance: Instance) -> str:

@@ -116,12 +116,15 @@ def _switched(place: Place, now: Instance, intent: Intent) -> list[Step]:
         Step(place.mark, content=f"{intent.run_id}\n".encode()),
         _written(place, now, replace(intent, source=source, step="switched")),
         Step(place.link("current"), link=target),
-        *_unit_files(place, target),
+        *unit_files(place, target),
     ]
 
 
-def _unit_files(place: Place, release: str) -> list[Step]:
-    """Return the installation of all template units of a release, and of the instance's settings."""
+def unit_files(place: Place, release: str) -> list[Step]:
+    """Return the installation of all template units of a release, and of the instance's settings.
+
+    Raises PreconditionError when a file of the release cannot be read.
+    """
     with as_sentence("list the files of the release"):
         names = sorted({"vllm@.service", *(name for name in os.listdir(release) if name.endswith("@.service"))})
     settings = os.path.join(place.unit_path, f"vllm@{place.instance}.service.d", "release.conf")

@@ -10,8 +10,8 @@ module: vllm_status
 short_description: Say what the vLLM instances of a host are doing
 version_added: 0.1.0
 description:
-  - Reads all instances of a host, or those given - release, state of the unit, phase of the launch, load, last verdict,
-    and the run that has locked it. It takes as long as O(sample_seconds), and little more.
+  - Reads all instances of a host, or those given - release, state of the unit, phase of the launch, load, drift, last
+    verdict, and the run that has locked it. It takes as long as O(sample_seconds), and little more.
   - The load is from the engine's C(/metrics), which needs no key. An engine that gives none is no error.
 extends_documentation_fragment:
   - llmops.vllm.attributes
@@ -98,6 +98,14 @@ instances:
       type: float
       returned: always
       sample: 0.31
+    drift:
+      description:
+        - Installed unit files that are not those of the current release, and what of it is not as its receipt says.
+        - It is what the host itself can tell. C(playbooks/drift.yml) compares with the repository.
+      type: list
+      elements: str
+      returned: always
+      sample: []
     running:
       description: Requests in work, or V(null).
       type: int

@@ -10,6 +10,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.instance_status import
     load_of,
     read_status,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.receipts import evidence_of
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
 
 LAUNCH = "1" * 32
@@ -43,7 +44,11 @@ def read(root, answers=(), shown=SHOWN, names=("kimi",)):
     times = iter([100.0, *[102.0] * 20])
     clock = Clock(lambda: 1000.0, lambda: next(times), slept.append)
     host = Host(
-        str(root), str(root / "run"), lambda argv: CompletedRun(0, shown, ""), lambda host, port: answers.pop(0)
+        root=str(root),
+        run_path=str(root / "run"),
+        run=lambda argv: CompletedRun(0, shown, ""),
+        metrics=lambda host, port: answers.pop(0),
+        unit_path=str(root / "units"),
     )
     return read_status(host, names, 2.0, clock), slept
 
@@ -54,6 +59,27 @@ def test_a_serving_instance_with_its_load(root):
     assert (status.load.tokens_per_second, status.load.kv_use) == (100.0, 0.25)
     assert (status.load.running, status.load.waiting) == (3, 1)
     assert status.as_dict()["tokens_per_second"] == 100.0 and slept == [2.0]
+
+
+def test_files_that_somebody_changed_are_drift(root):
+    release, units = root / "releases/kimi/aaa", root / "units"
+    settings = units / "vllm@kimi.service.d/release.conf"
+    settings.parent.mkdir(parents=True)
+    for name, installed in (("vllm@.service", units / "vllm@.service"), ("instance.conf", settings)):
+        (release / name).write_text(name)
+        installed.write_text(name)
+    receipt = json.loads((release / "release.json").read_text())
+    receipt["evidence"] = evidence_of(str(release))
+    (release / "release.json").write_text(json.dumps(receipt))
+    assert read(root, [None])[0][0].drift == []
+    settings.write_text("by hand")
+    assert read(root, [None])[0][0].drift == [str(settings)]
+    (release / "instance.conf").write_text("by hand")
+    assert read(root, [None])[0][0].drift == ["units of the release"]
+
+
+def test_a_release_that_cannot_be_read_is_drift(root):
+    assert "vllm@.service" in read(root, [None])[0][0].drift[0]
 
 
 def test_all_instances_share_one_wait(root):
