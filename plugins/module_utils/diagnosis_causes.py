@@ -67,6 +67,9 @@ NOISE: tuple[Pattern[str], ...] = tuple(
         r"HTTP/1\.[01]\" \d{3}",
         r"Exception ignored in|Error in atexit",
         r"\"OOMKilled\": ?false",
+        # The kernel ended a process that is neither the engine's nor a compiler of its kernels.
+        r"invoked oom-killer|(?:Killed process \d+ \(|oom-kill:.*\btask=)"
+        r"(?!VLLM|vllm|python|pt_main|ray|serve|sh\b|bash|cc1|g\+\+|ld\b|cicc|ptxas|nvcc|cudafe|ninja)",
         # A channel is torn down because of a kill or of an error that has an Xid of its own.
         r"Xid \([^)]*\): (?:43|45)\b(?!.*previous Xid)",
     )

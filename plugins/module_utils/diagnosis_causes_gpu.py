@@ -159,7 +159,7 @@ GPU_CAUSES: tuple[Cause, ...] = (
         "a GPU kernel accessed memory that it must not",
         r"illegal memory access|device-side assert|misaligned address|illegal instruction was encountered|"
         r"unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|invalid program counter|Memory access fault by GPU|"
-        r"Xid \([^)]*\): (?:13|31)\b",
+        r"thread: \[[\d,]+\] Assertion|Xid \([^)]*\): (?:13|31)\b",
         "repeat with CUDA_LAUNCH_BLOCKING=1 to name the kernel; try another attention or MoE backend",
         "RuntimeError: CUDA error: an illegal memory access was encountered",
     ),

@@ -227,7 +227,7 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
         "engine_process_died",
         "a process crashed in native code",
         r"Main process exited, code=dumped|Main process exited, code=killed, status=(?:6/ABRT|7/BUS|8/FPE|11/SEGV)|"
-        r"\]: segfault at |traps: .*general protection",
+        r"^(?:traps: )?(?:VLLM|vllm|python|pt_main|ray)[^\[]*\[\d+\]:? (?:segfault at|general protection|trap )",
         "look at the core dump (coredumpctl info) for the library that crashed",
         "vllm@kimi.service: Main process exited, code=dumped, status=11/SEGV",
         source=_SYSTEMD_SERVICE,

@@ -92,7 +92,7 @@ WORTH = re.compile(
     r"|Traceback|direct cause|During handling|ERRNO|Stopping|start-limit|restart|repeated too|segfault"
     r"|general protection|mismatch|Segfault|SIGKILL|SIGTERM|No module named|LLVM ERROR|core dumped"
     r"|Memory access fault|double free|free\(\)|malloc\(\)|munmap_chunk|corrupted size|stack smashing|what\(\): "
-    r"|cannot find -l|not handed over|exc\.[A-Z]|queue\.(?:Empty|Full)"
+    r"|cannot find -lcuda|not handed over|exc\.[A-Z]"
 )
 _WORTH_BYTES = re.compile(WORTH.pattern.encode())
 _NEEDS_OTHERS = re.compile(r"(?:Error|Exception|Timeout|OutOfResources|NotFound|Failed)(?::|$)|Value error|Traceback")

@@ -35,7 +35,7 @@ _EXCEPTION = re.compile(
     rf"^(?P<type>{_NAME})(?::(?:\s|$)|$)"
     r"|^(?:[a-z_]\w*\.)+\w+Error: |^(?:[a-z_]\w*\.)*(?:exc|errors?|exceptions?)\.[A-Z]\w*(?:: |$)"
     r"|^(?:(?:binascii|select|socket|struct|zlib)\.(?:error|gaierror|herror)|subprocess\.TimeoutExpired): "
-    r"|^queue\.(?:Empty|Full)$|^(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Error_\w+): |^Exception(?:: |$)|^Value error, "
+    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?:Failed|Error_\w+): |^Exception(?:: |$)|^Value error, "
 )
 _NATIVE = re.compile(
     r"NCCL WARN|(?:ptxas|nvcc) fatal|fatal error:|nvcc: (?:command )?not found|Assertion `.*' failed"
@@ -44,9 +44,10 @@ _NATIVE = re.compile(
     r"|^(?:usage: )?vllm[\w. ]*: error: |^\S+\.py: error: |^\S+ error: argument |Fatal Python error:"
     r"|^oom_kill [1-9]|^Error while creating shared memory|device-side assert|^(?:\S+: )?symbol lookup error"
     r"|error: unrecognized arguments|^!+ Segfault encountered|^ERROR: Unexpected bus error encountered"
-    r"|^\s*what\(\): |^LLVM ERROR: |^Memory access fault by GPU|^OpenBLAS blas_thread_init: |^libgomp: "
-    r"|died due to signal \d"
-    r"|cannot find -l\w|^slurmstepd: error: Detected|^(?:docker: )?Error response from daemon|^nvidia-container-cli: "
+    r"|^\s*what\(\): |^LLVM ERROR: |^Memory access fault by GPU|^OpenBLAS blas_thread_init: pthread"
+    r"|^libgomp: Thread creation failed|died due to signal \d|cannot find -lcuda|^slurmstepd: error: Detected"
+    r"|^docker: Error response from daemon|^nvidia-container-cli: |thread: \[[\d,]+\] Assertion `.*` failed"
+    r"|^Error response from daemon: (?:could not select|driver failed|failed to create)"
     r"|\bvllm\"?: (?:command |executable file )?not found|command not found: vllm|: No module named vllm$"
     r"|was not handed over by systemd|nvshmem initialization failed"
 )

@@ -40,7 +40,7 @@ OF_NAMES = (
         "unclassified",
         "TimeoutExpired",
     ),
-    Kind("a class without a message", loading("queue.Empty"), "unclassified", "queue.Empty"),
+    Kind("a wait that was given up", loading("queue.Empty")),
     Kind(
         "a process that tells of another's exception",
         START

@@ -23,6 +23,13 @@ from ansible_collections.llmops.vllm.tests.unit.failure_kinds.form import (
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 
+OTHER_KILLED = (
+    "prometheus invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,oom_memcg=/system.slice/x.service,"
+    "task_memcg=/system.slice/x.service,task=prometheus,pid=991,uid=0",
+    "Memory cgroup out of memory: Killed process 991 (prometheus) total-vm:9123456kB, anon-rss:1234567kB",
+)
+
 OF_THE_KERNEL = (
     Kind(
         "an illegal access that the kernel saw first",
@@ -66,10 +73,41 @@ OF_THE_KERNEL = (
         + silent(""),
     ),
     Kind(
+        "memory of the host ran out, in all the kernel's words",
+        silent(
+            kernel(
+                "prometheus invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0",
+                "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,"
+                "task_memcg=/system.slice/system-vllm.slice/vllm@kimi.service,task=VLLM::Worker_TP,pid=102,uid=990",
+                "Out of memory: Killed process 102 (VLLM::Worker_TP) total-vm:912345678kB, anon-rss:123456789kB",
+            )
+        ),
+        "host_oom_kill",
+        "task=VLLM|Killed process 102",
+    ),
+    Kind(
+        "memory of another unit ran out beside a service that goes on",
+        START + UP + kernel(*OTHER_KILLED) + CHATS * 9,
+        verdict="healthy",
+    ),
+    Kind(
+        "memory of another unit ran out before a failure",
+        START
+        + kernel(*OTHER_KILLED)
+        + worker(traceback("ValueError: No available memory for the cache blocks."))
+        + gave_up(),
+        "kv_cache_too_small",
+        "cache blocks",
+    ),
+    Kind(
         "a segmentation fault that only the kernel saw",
         silent(kernel("VLLM::Worker_TP[102]: segfault at 10 ip 7f29 sp 7ffd error 4 in libnccl.so.2[7f29+100]")),
         "engine_process_died",
         "segfault",
+    ),
+    Kind(
+        "a segmentation fault of something else",
+        silent(kernel("nginx[991]: segfault at 10 ip 7f29 sp 7ffd error 4 in libcrypto.so.3[7f29+100]")),
     ),
     Kind(
         "memory pressure",
@@ -225,6 +263,10 @@ OF_THE_CONTAINER = (
         "device driver",
     ),
     Kind(
+        "a container that was to be removed and is not there",
+        "Error response from daemon: No such container: vllm\n" + silent(""),
+    ),
+    Kind(
         "a container that wants a port of another",
         "docker: Error response from daemon: driver failed programming external connectivity on endpoint vllm: Bind "
         "for 0.0.0.0:8000 failed: port is already allocated.\n",
@@ -239,6 +281,23 @@ OF_NATIVE_CODE = (
         silent(f"terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  {ILLEGAL}\n"),
         "cuda_illegal_access",
         "terminate|illegal",
+    ),
+    Kind(
+        "an index out of bounds in a kernel",
+        serving(
+            "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:93: operator(): block: [0,0,0], thread: [1,0,0] "
+            'Assertion `idx >= 0 && idx < size && "index out of bounds"` failed.\n'
+            + worker(traceback("torch.AcceleratorError: CUDA error: device-side assert triggered"))
+        ),
+        "cuda_illegal_access",
+        "index out of bounds",
+    ),
+    Kind(
+        "hints of native libraries that do no harm",
+        silent(
+            "libgomp: Invalid value for environment variable OMP_NUM_THREADS\n"
+            "/usr/bin/ld: cannot find -laio: No such file or directory\ncollect2: error: ld returned 1 exit status\n"
+        ),
     ),
     Kind(
         "a heap that was damaged",
@@ -328,122 +387,6 @@ OF_NATIVE_CODE = (
     ),
 )
 
-OF_ARGUMENTS_AND_PACKAGES = (
-    Kind(
-        "an address that is not the host's",
-        START
-        + UP
-        + "ERROR:    [Errno 99] error while attempting to bind on address ('10.9.9.9', 8000): cannot assign requested "
-        + "address\n",
-        "config_invalid",
-        "Errno 99",
-    ),
-    Kind(
-        "an address that is not the host's, before the engine starts",
-        starting("OSError: [Errno 99] Cannot assign requested address"),
-        "config_invalid",
-        "Errno 99",
-    ),
-    Kind(
-        "a port that only root may use",
-        START
-        + UP
-        + "ERROR:    [Errno 13] error while attempting to bind on address ('0.0.0.0', 443): permission denied\n",
-        "config_invalid",
-        "Errno 13",
-    ),
-    Kind(
-        "a host name that nobody knows",
-        loading("socket.gaierror: [Errno -2] Name or service not known"),
-        "unclassified",
-        "gaierror",
-    ),
-    Kind(
-        "a network interface that is not there",
-        loading(
-            "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. "
-            "Unable to find address for: eth9"
-        ),
-        "config_invalid",
-        "eth9",
-    ),
-    Kind(
-        "a file of arguments that is no YAML",
-        starting("yaml.scanner.ScannerError: mapping values are not allowed here"),
-        "config_invalid",
-        "Scanner",
-    ),
-    Kind(
-        "an adapter of a higher rank than allowed",
-        loading("ValueError: LoRA rank 64 is greater than max_lora_rank 16."),
-        "config_invalid",
-        "rank",
-    ),
-    Kind(
-        "a GPU that another process has for itself",
-        loading("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
-        "gpu_memory_busy_at_start",
-        "busy",
-    ),
-    Kind(
-        "memory of an accelerator of another maker",
-        loading("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.96 GiB total capacity)"),
-        "cuda_oom",
-        "NPU",
-    ),
-    Kind(
-        "torch and torchvision for different CUDAs",
-        starting(
-            "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA major versions. "
-            "PyTorch has CUDA Version=13.0 and torchvision has CUDA Version=12.8."
-        ),
-        "dependency_mismatch",
-        "torchvision",
-    ),
-    Kind(
-        "a tokenizer of another transformers",
-        starting("AttributeError: Qwen2Tokenizer has no attribute all_special_tokens_extended. Did you mean: 'x'?"),
-        "dependency_mismatch",
-        "Tokenizer",
-    ),
-    Kind(
-        "a library of another CUDA",
-        starting("OSError: libcudart.so.13: cannot open shared object file: No such file or directory"),
-        "dependency_mismatch",
-        "libcudart",
-    ),
-    Kind(
-        "weights on a mount that went away",
-        loading("OSError: [Errno 107] Transport endpoint is not connected: '/mnt/m/model-00001-of-00119.safetensors'"),
-        "weights_corrupt_or_missing",
-        "Errno 107",
-    ),
-    Kind(
-        "an architecture that the GGUF loader does not know",
-        loading("RuntimeError: Unknown gguf model_type: kimi_k2"),
-        "model_arch_unsupported",
-        "gguf",
-    ),
-    Kind(
-        "a question about failures",
-        START
-        + UP
-        + "(APIServer pid=100) INFO 03-01 10:05:00 [logger.py:42] Received request cmpl-1: prompt: 'I see "
-        + "Segmentation fault (core dumped), slurmstepd: error: *** JOB 1 CANCELLED DUE TO TIME LIMIT ***, exitcode: "
-        + "-9 and torch.OutOfMemoryError: CUDA out of memory. Why?', params: SamplingParams(n=1)\n"
-        + CHATS,
-        verdict="healthy",
-    ),
-    Kind(
-        "failures around a service that goes on",
-        START
-        + "gpu-1:77:77 [0] misc/socket.cc:50 NCCL WARN socketStartConnect: Connect to 10.0.0.9<41> failed\n"
-        + UP
-        + server(traceback("ValueError: the request is too large")),
-        verdict="healthy",
-    ),
-)
-
 KINDS = (
     *OF_THE_KERNEL,
     *OF_THE_UNIT,
@@ -451,5 +394,4 @@ KINDS = (
     *OF_THE_SHELL,
     *OF_THE_CONTAINER,
     *OF_NATIVE_CODE,
-    *OF_ARGUMENTS_AND_PACKAGES,
 )

@@ -8,9 +8,10 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import diagnose
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import lines_of_entries, lines_of_text
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, clean
-from ansible_collections.llmops.vllm.tests.unit.failure_kinds import engine, frames, host, names, natives
+from ansible_collections.llmops.vllm.tests.unit.failure_kinds import arguments, engine, frames, host, names, natives
 
-KINDS = (*engine.KINDS, *host.KINDS, *frames.KINDS, *natives.KINDS, *names.KINDS)
+OF_THE_JOURNAL = (*engine.KINDS, *host.KINDS, *natives.KINDS, *names.KINDS, *arguments.KINDS)
+KINDS = (*OF_THE_JOURNAL, *frames.KINDS)
 
 # Their logs tell of a failure above the root line too, in fewer words or of another launch.
 TOLD_BEFORE = (
@@ -38,11 +39,7 @@ def entries(log):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_kind_of_failure_is_named_with_its_root_line(kind):
-    found = diagnose(lines_of_text(kind.log))
-    check(kind, found)
-
-
-OF_THE_JOURNAL = (*engine.KINDS, *host.KINDS, *natives.KINDS, *names.KINDS)
+    check(kind, diagnose(lines_of_text(kind.log)))
 
 
 @pytest.mark.parametrize("kind", OF_THE_JOURNAL, ids=lambda kind: kind.name)
