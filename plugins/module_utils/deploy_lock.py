@@ -7,7 +7,8 @@ A lock is a small file below ``/run``, so it does not survive a boot, as no run 
 names the run, who started it where, and why. A lock is stale
 
 - when its run is dead: the controller that asks has looked for the process itself (``dead_run_id``), or
-- when its run has not shown itself for ``lease_seconds``; each step of a run renews it.
+- when its run has not shown itself for ``lease_seconds``. The steps of a run renew it, and so does the gate while it
+  waits for a launch, however long that takes (``Lease``).
 
 Whoever changes the instance under a lock asks ``held_by`` first: a run that stood still for so long that another one
 took over must not go on.
@@ -34,6 +35,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.instance import check_
 
 RUN_PATH = "/run/llmops-vllm"
 MAX_LOCK_BYTES = 65536
+RENEW_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ def read_lock(instance: str, run_path: str = RUN_PATH) -> Lock | None:
         return Lock("")
 
 
-def held_by(run_id: str, instance: str, run_path: str = RUN_PATH) -> None:
-    """Raise PreconditionError unless the run ``run_id`` holds the lock of ``instance``."""
+def held_by(run_id: str, instance: str, run_path: str = RUN_PATH) -> Lock:
+    """Return the lock of ``instance``; raise PreconditionError unless the run ``run_id`` holds it."""
     lock = read_lock(instance, run_path)
     if lock is None or lock.run_id != run_id:
         raise PreconditionError(
@@ -106,6 +108,7 @@ def held_by(run_id: str, instance: str, run_path: str = RUN_PATH) -> None:
             f"{f': {lock} took it over' if lock else ', it was released'}. Nothing was changed; start the run again.",
             lock=lock and lock.as_dict(),
         )
+    return lock
 
 
 class DeployLock:
@@ -145,9 +148,14 @@ class DeployLock:
             )
         return LockPlan(before, None)
 
+    def renew(self, run_id: str) -> None:
+        """Show that the run is still there. Raises PreconditionError when it does not hold the lock any more."""
+        with self._alone():
+            lock = held_by(run_id, self._instance, self._run_path)
+            self._write(replace(lock, renewed_seconds=self._monotonic()))
+
     def apply(self, plan: LockPlan) -> None:
         """Do what was planned, unless the lock has changed hands meanwhile (PreconditionError)."""
-        path = _path(self._instance, self._run_path)
         with self._alone():
             now = read_lock(self._instance, self._run_path)
             if (now and now.run_id) != (plan.before and plan.before.run_id):
@@ -156,9 +164,13 @@ class DeployLock:
                     lock=now and now.as_dict(),
                 )
             if plan.after is not None:
-                carry_out([Step(path, content=json.dumps(plan.after.as_dict()).encode(), mode=0o644)])
+                self._write(plan.after)
             elif now is not None:
-                carry_out([Step(path)])
+                carry_out([Step(_path(self._instance, self._run_path))])
+
+    def _write(self, lock: Lock) -> None:
+        path = _path(self._instance, self._run_path)
+        carry_out([Step(path, content=json.dumps(lock.as_dict()).encode(), mode=0o644)])
 
     def _why_stale(self, lock: Lock, lease_seconds: float, dead_run_id: str) -> str:
         if dead_run_id and dead_run_id == lock.run_id:
@@ -177,6 +189,23 @@ class DeployLock:
             yield
         finally:
             os.close(descriptor)
+
+
+class Lease:
+    """The lock of a run that waits for something: ``keep`` is called all the time, and renews it now and then."""
+
+    def __init__(self, lock: DeployLock, run_id: str, monotonic: Callable[[], float]) -> None:
+        self._lock = lock
+        self._run_id = run_id
+        self._monotonic = monotonic
+        self._renewed: float | None = None
+
+    def keep(self) -> None:
+        """Renew the lock where it is time. Raises PreconditionError when another run has taken it over."""
+        now = self._monotonic()
+        if self._renewed is None or now - self._renewed >= RENEW_SECONDS:
+            self._lock.renew(self._run_id)
+            self._renewed = now
 
 
 def _path(instance: str, run_path: str) -> str:

@@ -19,6 +19,7 @@ description:
     then names the root cause from the journal of this launch, with the evidence and a remedy. Evidence of another
     launch is never read.
   - While it waits it prints a line of progress. It waits in slices, so that no connection has to stay open for long.
+  - It keeps the lock of the run that waits (O(lock)), and fails when another run has taken it over.
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
@@ -174,6 +175,22 @@ options:
     type: list
     elements: dict
     default: []
+  lock:
+    description: The lock that is kept while the launch is waited for, as M(llmops.vllm.deploy_lock) has given it.
+    type: dict
+    suboptions:
+      instance:
+        description: Name of the instance.
+        type: str
+        required: true
+      run_id:
+        description: The run that holds it, RV(llmops.vllm.deploy_lock#module:run.id).
+        type: str
+        required: true
+      run_path:
+        description: Directory for locks.
+        type: path
+        default: /run/llmops-vllm
   slice_seconds:
     description:
       - How long one call on the target may wait, in seconds; V(0) waits until the end in one call.
@@ -471,6 +488,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.canary import (
     parse_canary,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.canary_image import COLOURS
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import RUN_PATH, DeployLock, Lease
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import EngineApi, read_api_key
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     InvalidInputError,
@@ -482,6 +500,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     NotYet,
     NoWaiter,
     Ready,
+    Step,
     Verdict,
     Waiter,
     failure_message,
@@ -517,6 +536,12 @@ CANARY_SPEC = {
     "min_tokens_per_second": {"type": "float", "default": 0, "no_log": False},
 }
 
+LOCK_SPEC = {
+    "instance": {"type": "str", "required": True},
+    "run_id": {"type": "str", "required": True},
+    "run_path": {"type": "path", "default": RUN_PATH},
+}
+
 ARGUMENT_SPEC = {
     "unit": {"type": "str", "required": True},
     "invocation_id": {"type": "str"},
@@ -533,6 +558,7 @@ ARGUMENT_SPEC = {
     "stall_timeout_seconds": {"type": "int", "default": 600},
     "timeout_seconds": {"type": "int", "default": 0},
     "findings": {"type": "list", "elements": "dict", "default": []},
+    "lock": {"type": "dict", "options": LOCK_SPEC},
     "slice_seconds": {"type": "int", "default": 0},
     "waited_seconds": {"type": "float", "default": 0},
 }
@@ -609,6 +635,17 @@ def build_gate(params: dict[str, Any], canaries: tuple[Canary, ...], invocation_
     return LaunchGate(settings, observer, Clock(time.monotonic, time.time, time.sleep))
 
 
+def keeping_lock(step: Step, lock: dict[str, Any]) -> Step:
+    """Return a step that renews the lock of the run that waits before it looks at the launch."""
+    lease = Lease(DeployLock(lock["instance"], time.monotonic, lock["run_path"]), lock["run_id"], time.monotonic)
+
+    def keep_and_look() -> Verdict:
+        lease.keep()
+        return step()
+
+    return keep_and_look
+
+
 def as_result(gate: LaunchGate, invocation_id: str, verdict: Verdict) -> dict[str, Any]:
     """Return the module's result without message and diagnosis."""
     names = {Ready: "ready", NotYet: "waiting", Failed: "failed"}
@@ -642,7 +679,8 @@ def follow(module: AnsibleModule) -> dict[str, Any]:
         module.no_log_values.add(api_key)
     invocation_id = find_launch(params)
     gate = build_gate(params, canaries, invocation_id, api_key)
-    verdict = Waiter(time.monotonic, time.sleep).wait(gate.step, params["slice_seconds"], gate.may_pause)
+    step = keeping_lock(gate.step, params["lock"]) if params["lock"] else gate.step
+    verdict = Waiter(time.monotonic, time.sleep).wait(step, params["slice_seconds"], gate.may_pause)
     result = as_result(gate, invocation_id, verdict)
     if isinstance(verdict, Failed):
         diagnosis = gate.diagnosis()

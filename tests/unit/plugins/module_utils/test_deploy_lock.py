@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import DeployLock, Lock, held_by, read_lock
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import DeployLock, Lease, Lock, held_by, read_lock
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
 
 MINE = Lock("mine", "ops@one", "deploy aaa", "2026-01-01T00:00:00Z")
@@ -130,3 +130,40 @@ def test_bad_names_are_refused(instance, clock, run_path):
 def test_a_run_without_an_identifier_gets_no_lock(lock):
     with pytest.raises(InvalidInputError):
         lock.plan_held(Lock(""), 60)
+
+
+def test_a_run_that_waits_for_longer_than_the_lease_keeps_its_lock(lock, clock, run_path):
+    hold(lock, MINE)
+    lease = Lease(lock, "mine", clock)
+    for _ in range(300):
+        clock.now += 1.0
+        lease.keep()
+    with pytest.raises(PreconditionError, match=r"locked by ops@one"):
+        lock.plan_held(OTHER, 60)
+    held = read_lock("kimi", run_path)
+    assert (held.holder, held.why, held.since) == (MINE.holder, MINE.why, MINE.since)
+
+
+def test_a_run_that_waits_does_not_write_all_the_time(lock, clock, run_path):
+    hold(lock, MINE)
+    lease = Lease(lock, "mine", clock)
+    clock.now += 1.0
+    lease.keep()
+    clock.now += 1.0
+    lease.keep()
+    assert read_lock("kimi", run_path).renewed_seconds == 1001.0
+
+
+def test_a_run_that_waits_hears_that_another_one_took_over(lock, clock):
+    hold(lock, MINE)
+    lease = Lease(lock, "mine", clock)
+    clock.now += 60.0
+    hold(lock, OTHER)
+    with pytest.raises(PreconditionError, match=r"ci@two .*took it over"):
+        lease.keep()
+
+
+def test_a_lock_that_was_released_is_not_taken_again_by_renewing(lock, run_path):
+    with pytest.raises(PreconditionError, match="it was released"):
+        lock.renew("mine")
+    assert read_lock("kimi", run_path) is None

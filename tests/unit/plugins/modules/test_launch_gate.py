@@ -3,11 +3,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import procfs
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import DeployLock, Lock, read_lock
 from ansible_collections.llmops.vllm.plugins.modules import launch_gate
 
 LAUNCH = "1" * 32
@@ -238,3 +240,17 @@ def test_bad_input_fails_with_one_sentence_before_anything_is_asked(run_module, 
 def test_a_unit_without_a_launch_is_said(run_module, host, changes, words):
     host.unit(**changes)
     assert words in run_module(launch_gate, **host.parameters())["msg"]
+
+
+@pytest.mark.parametrize(("holder", "message"), [("mine", ""), ("other", "other@two .*took it over")])
+def test_the_lock_is_kept_while_the_launch_is_waited_for(run_module, host, holder, message):
+    run_path = str(host.directory / "run")
+    lock = DeployLock("kimi", lambda: 0.0, run_path)
+    lock.apply(lock.plan_held(Lock(holder, f"{holder}@two"), 60))
+    wanted = {"instance": "kimi", "run_id": "mine", "run_path": run_path}
+    result = run_module(launch_gate, **host.parameters(lock=wanted))
+    if message:
+        assert result["failed"] and re.search(message, result["msg"]) and host.server.requests == []
+    else:
+        assert result["verdict"] == "ready"
+    assert (read_lock("kimi", run_path).renewed_seconds > 0) == (holder == "mine")
