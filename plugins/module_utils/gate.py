@@ -44,9 +44,10 @@ class NotYet:
 
 @dataclass(frozen=True)
 class Failed:
-    """The condition cannot come to hold in this launch."""
+    """The condition cannot come to hold in this launch; ``stalled`` when it only stands still."""
 
     reason: str
+    stalled: bool = False
 
 
 Verdict = Union[Ready, NotYet, Failed]
@@ -138,7 +139,7 @@ def not_fatal(entries: Iterable[Entry]) -> Verdict:
 def progressing(silent_seconds: float, stall_timeout_seconds: float, doing: str) -> Verdict:
     """Whether the launch said anything within ``stall_timeout_seconds`` (0: never stalls)."""
     if stall_timeout_seconds and silent_seconds >= stall_timeout_seconds:
-        return Failed(f"no progress for {silent_seconds:.0f} s while {doing}")
+        return Failed(f"no progress for {silent_seconds:.0f} s while {doing}", stalled=True)
     return Ready()
 
 

@@ -181,7 +181,7 @@ class Start:
                 self._tell()
                 self._main.wait(POLL_SECONDS)
             if isinstance(verdict, Failed):
-                self._fail(verdict.reason)
+                self._fail(verdict.reason, verdict.stalled)
                 return 1
         except StopRequestedError:
             # While it loads the engine ignores SIGTERM. SIGHUP ends it, and systemd takes that for a clean end.
@@ -200,13 +200,12 @@ class Start:
             self._told = (self._gate.found.progress, now)
             notify(f"STATUS={self._gate.found.progress}, {duration(self._gate.waited_seconds)}")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, stalled: bool) -> None:
         diagnosis = self._gate.diagnosis()
         alive = self._main.alive
         status = status_of(reason, diagnosis)
         policy = self._settings.hang_policy
-        hung = alive and diagnosis["verdict"] != "cause"
-        not_again = why_not_again(diagnosis["cause_class"], hung=hung, hang_policy=policy)
+        not_again = why_not_again(diagnosis["cause_class"], hung=stalled, hang_policy=policy)
         write_note(self._settings.unit, Note(self._invocation_id, status, not_again), self._host.notes)
         notify(f"STATUS={status}")
         if alive:

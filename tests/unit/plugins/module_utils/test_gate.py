@@ -87,7 +87,8 @@ def test_an_error_that_is_no_surrender_does_not_fail():
 
 def test_a_silent_launch_fails_after_the_stall_timeout_only():
     assert isinstance(progressing(599, 600, "x"), Ready)
-    assert progressing(600, 600, "loading weights 3/12") == Failed("no progress for 600 s while loading weights 3/12")
+    silent = progressing(600, 600, "loading weights 3/12")
+    assert silent == Failed("no progress for 600 s while loading weights 3/12", stalled=True)
     assert isinstance(progressing(1e9, 0, "x"), Ready)
 
 

@@ -238,6 +238,17 @@ def test_a_start_that_stands_still_is_ended_and_says_so(world, told, engine, cap
     assert "<3>killed this launch: no progress for 60 s" in capfd.readouterr().err
 
 
+def test_an_engine_that_has_given_up_does_not_hang_though_its_process_is_still_there(world, told, engine):
+    def gives_up(seen):
+        seen.lines.append("RuntimeError: Engine core initialization failed. Failed core proc(s): {}")
+
+    start, _seen, host = world({1: gives_up}, hang_policy="stop")
+    assert start.run() == 1
+    assert engine.wait(5) == -signal.SIGKILL
+    note = read_note(UNIT, LAUNCH, host.notes)
+    assert note is not None and note.not_again == ""
+
+
 def test_a_start_that_moves_on_is_never_ended_however_long_it_takes(world):
     plan = {number: lambda seen: seen.lines.append("Loading a shard") for number in range(1, 600, 100)}
     plan[600] = lambda seen: setattr(seen, "listens", True)
