@@ -450,8 +450,9 @@ def test_a_long_line_is_shown_around_what_matters():
     assert "kv_cache_dtype=fp8_e4m3" in context and len(context) < 500
 
 
-def test_the_command_line_prints_one_object_a_file_or_a_page(tmp_path, capsys):
-    path = tmp_path / "launch.log"
+def test_the_command_line_prints_one_object_a_file_or_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = Path("launch.log")  # its name is on the page, whose lines are counted
     path.write_text(HEAD + worker("torch.OutOfMemoryError: CUDA out of memory.") + WORKER_END)
     assert main(["--json", str(path), str(path)]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
