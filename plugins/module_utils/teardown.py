@@ -261,14 +261,14 @@ class _Planner:
             return False
         blocks = blocking and self._selector.tolerated.isdisjoint({process.uid, unit})
         earlier = self._foreign.get(pid)
-        vias = (*earlier.via, via) if earlier else (via,)
+        vias = tuple(sorted({*earlier.via, via})) if earlier else (via,)
         self._foreign[pid] = Foreign(process, unit, vias, blocks or (earlier is not None and earlier.blocking))
         return False
 
     def _take(self, process: Process, via: str, *, blocking: bool = True) -> bool:
         if process.pid in self._protected:
             earlier = self._spared.get(process.pid)
-            vias = (*earlier.via, via) if earlier else (via,)
+            vias = tuple(sorted({*earlier.via, via})) if earlier else (via,)
             blocks = blocking or (earlier is not None and earlier.blocking)
             self._spared[process.pid] = Foreign(process, self._around.unit_of(process), vias, blocks)
             return False
