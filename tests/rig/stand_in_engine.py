@@ -5,7 +5,9 @@
 """A light stand-in for vLLM: it loads nothing, starts in a second and answers as the API does, without a model.
 
 Where many hosts share a small machine and what is tried or measured is everything but the engine. Called as the
-launcher calls vLLM: stand_in_engine.py serve --config FILE. STAND_IN_START_SECONDS is how long it takes to start.
+launcher calls vLLM: stand_in_engine.py serve --config FILE. STAND_IN_START_SECONDS is how long it takes to start, and
+STAND_IN_WAITS_FOR a file without which it does not.
+It answers /health, /version, /metrics, /v1/models, completions and chats, whole with log probabilities or streamed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 TOKEN_SECONDS = 0.02
+METRICS = """\
+vllm:num_requests_running{{engine="0"}} {running}
+vllm:num_requests_waiting{{engine="0"}} 0
+vllm:generation_tokens_total{{engine="0"}} {tokens}
+"""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -30,15 +37,20 @@ class Handler(BaseHTTPRequestHandler):
     model = ""
     key = os.environ.get("VLLM_API_KEY", "")
     requests = 0
+    tokens = 0
     lock = threading.Lock()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing for each request."""
 
     def do_GET(self) -> None:
-        """Answer /health and /v1/models."""
+        """Answer what is asked without a key, and /v1/models."""
         if self.path == "/health":
             self._send(200, b"")
+        elif self.path == "/version":
+            self._send(200, b'{"version": "stand-in"}')
+        elif self.path == "/metrics":
+            self._send(200, METRICS.format(running=self.requests, tokens=self.tokens).encode())
         elif self._allowed():
             self._send(200, json.dumps({"object": "list", "data": [{"id": self.model, "object": "model"}]}).encode())
 
@@ -54,6 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             with Handler.lock:
                 Handler.requests -= 1
+                Handler.tokens += asked.get("max_tokens", 8)
 
     def _complete(self, asked: dict[str, Any]) -> None:
         tokens = asked.get("max_tokens", 8)
@@ -70,7 +83,9 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         time.sleep(TOKEN_SECONDS * tokens)
-        odds = {"tokens": ["a"] * tokens, "token_logprobs": [-1.0] * tokens, "content": [{"logprob": -1.0}] * tokens}
+        words = [f" {number}" for number in range(tokens)]
+        odds = {"tokens": words, "token_logprobs": [-1.0] * tokens}
+        odds["content"] = [{"token": word, "logprob": -1.0} for word in words]
         choice = {"index": 0, "text": " is here", "finish_reason": "length", "logprobs": odds}
         choice["message"] = {"role": "assistant", "content": "hello there"}
         self._send(200, json.dumps({"id": "1", "model": self.model, "choices": [choice], "usage": usage}).encode())
@@ -94,6 +109,8 @@ def main() -> None:
     with open(sys.argv[sys.argv.index("--config") + 1], encoding="utf-8") as stream:
         config = dict(re.findall(r"^([a-z-]+): (.*)$", stream.read(), re.MULTILINE))
     time.sleep(float(os.environ.get("STAND_IN_START_SECONDS", "1")))
+    while not os.path.exists(os.environ.get("STAND_IN_WAITS_FOR", "/")):
+        time.sleep(0.1)
     Handler.model = config["served-model-name"].strip("'\"")
     server = ThreadingHTTPServer((config["host"], int(config["port"])), Handler)
     server.daemon_threads = True
