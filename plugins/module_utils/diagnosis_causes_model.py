@@ -73,6 +73,15 @@ MODEL_CAUSES: tuple[Cause, ...] = (
     ),
     cause(
         "attention_backend_unsupported",
+        "the CPU's attention does not take a quantised KV cache here",
+        r"FP8 KV cache (?:on CPU )?requires",
+        "remove vllm_service_arguments_extra.kv-cache-dtype or set it to bfloat16; if the checkpoint asks for FP8 "
+        "as well, also add the patch set disable_fp8_kv_cache to vllm_service_patch_sets",
+        "NotImplementedError: FP8 KV cache on CPU requires x86 with AVX-512 or AMX.",
+        source="vllm/v1/attention/backends/cpu_attn.py, _get_attn_isa",
+    ),
+    cause(
+        "attention_backend_unsupported",
         "no attention backend takes this head size, type or GPU",
         r"No valid (?:MLA |vision )?attention backend|Only SM \d+\.x|only supports? (?:head|SM)|"
         r"FlashAttention (?:only|does not) support|[Hh]ead size \d+ is not supported|Unsupported head size|"

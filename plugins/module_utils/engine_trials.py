@@ -5,8 +5,8 @@
 
 ``TRIALS`` is a part of the probe's program and runs under the engine's Python. Each trial is a step that the engine
 itself takes later, in another process: reading its variables, dividing the processors, building the model (without
-memory, on PyTorch's meta device), compiling the chat template. What fails in the engine's own step is an objection;
-what fails around it, because a probe is no worker, is no answer.
+memory, on PyTorch's meta device), preparing its attention, compiling the chat template. What fails in the engine's own
+step is an objection; what fails around it, because a probe is no worker, is no answer.
 """
 
 from __future__ import annotations
@@ -80,6 +80,24 @@ def try_model(config, arguments):
             torch.set_default_dtype(dtype)
 
 
+def try_attention(config, arguments):
+    # Of a model that was built, whose layers the configuration knows. A GPU's attention prepares itself on the GPU.
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return ""
+    with set_current_vllm_config(config):
+        for name, layer in config.compilation_config.static_forward_context.items():
+            spec = layer.get_kv_cache_spec(config)
+            prepare = layer.get_attn_backend().get_builder_cls()
+            try:
+                prepare(spec, [name], config, torch.device("cpu"))
+            except NotImplementedError as error:
+                return told(error)
+
+
 def try_chat_template(config, arguments):
     import jinja2
     from transformers.utils import chat_template_utils
@@ -101,7 +119,7 @@ def trials(config, arguments, wanted):
     # What each says against the launch; None of one that could not be made here. A machine that is to answer for GPUs
     # of another says nothing of itself.
     found = {}
-    here = () if wanted else (try_processors, try_model)
+    here = () if wanted else (try_processors, try_model, try_attention)
     for trial in (try_variables, try_files, *here, try_chat_template):
         name = trial.__name__[len("try_"):]
         try:

@@ -50,6 +50,12 @@ TRIALS_OF = {
         "(vllm_runtime_lock)",
         "its own model class, built without memory",
     ),
+    "attention": Trial(
+        "attention_refused",
+        "cannot prepare its attention on this processor.",
+        "set kv-cache-dtype in vllm_service_arguments_extra to a dtype without quantisation, such as bfloat16",
+        "its own attention, prepared for each layer",
+    ),
     "chat_template": Trial(
         "chat_template",
         "cannot compile the chat template: it would start and refuse every chat.",

@@ -28,6 +28,7 @@ RELATED: dict[str, tuple[str, ...]] = {
     "architecture_unknown": ("model_arch_unsupported",),
     "attention_backend": ("attention_backend_unsupported",),
     "attention_not_asked": ("attention_backend_unsupported",),
+    "attention_refused": ("attention_backend_unsupported",),
     "attention_undecided": ("attention_backend_unsupported",),
     "b12x_cuda": ("kernel_arch_unsupported", "driver_cuda_mismatch", "jit_toolchain_version"),
     "b12x_memory": _GPU_MEMORY,

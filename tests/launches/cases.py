@@ -83,6 +83,7 @@ COMPRESSED = {
     "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True},
 }  # fmt: skip
 FP8_MET = r"RuntimeError: expected scalar type BFloat16 but found Float8_e4m3fn"
+FP8_UNMET = r"NotImplementedError: FP8 KV cache on CPU requires"
 ATTENTION, CONFIG, WEIGHTS = "attention_backend_unsupported", "config_invalid", "weights_corrupt_or_missing"
 NAMED_FILES = r"FileNotFoundError: Weight files referenced in index but missing"
 SPACE = {"kv-cache-memory-bytes": None}
@@ -111,12 +112,9 @@ HEALTHY = (
     Case("config-forbidden", "Llama, its config.json closed to the service's user, of which the view has a copy",
          model=LLAMA, harm=forbid("config.json")),
     Case("llama-two-ranks", "Llama, two ranks", model=LLAMA, arguments=TWO_RANKS),
-    Case("llama-nvfp4-cache", "Llama, NVFP4 cache", model=LLAMA, arguments={"kv-cache-dtype": "nvfp4"}),
-    Case("llama-int8-cache", "Llama, INT8 cache", model=LLAMA, arguments={"kv-cache-dtype": "int8_per_token_head"}),
     cache("kimi-20m", "Kimi, 20 MiB of cache, its dtype named", KIMI, 512, "20M", kv_cache_dtype="bfloat16"),
     cache("kimi-33m", "Kimi, 33 MiB of cache, two ranks, 2048 tokens", KIMI, 2048, "33M", tensor_parallel_size=2),
     cache("kimi-block", "Kimi, 12 MiB of cache in blocks of 32", KIMI, 1000, "12M", block_size=32),
-    cache("kimi-float32", "Kimi in float32, 40 MiB of cache", KIMI, 512, "40M", dtype="float32"),
     cache("llama-7m", "Llama, 7 MiB of cache, two ranks", LLAMA, 512, "7M", tensor_parallel_size=2),
     cache("llama-block", "Llama, 9 MiB of cache in blocks of 32", LLAMA, 700, "9M", block_size=32),
     cache("llama-float16", "Llama in float16, 16 MiB of cache", LLAMA, 2048, "16M", dtype="float16"),
@@ -139,6 +137,10 @@ CACHE_DTYPE = (
         "fp8-by-argument", "FP8 cache by argument", DIES_AT_REQUEST, "kv_cache_dtype", ATTENTION, FP8_MET,
         arguments={"kv-cache-dtype": "fp8"},
     ),
+    Case("llama-nvfp4-cache", "NVFP4 cache, which this processor does not take", DIES, "attention_refused", ATTENTION,
+         FP8_UNMET, LLAMA, arguments={"kv-cache-dtype": "nvfp4"}),
+    Case("llama-int8-cache", "INT8 cache", DIES, "attention_refused", ATTENTION, FP8_UNMET, LLAMA,
+         arguments={"kv-cache-dtype": "int8_per_token_head"}),
     Case(
         "nvfp4-weights", "NVFP4 weights, for which this host has no kernel", DIES, "model_refused",
         "quant_dtype_mismatch", r"ValueError: Failed to find a kernel that can implement the NVFP4 linear layer",
@@ -192,6 +194,9 @@ ARGUMENTS_REFUSED = (
          configure(architectures=["FooBarForCausalLM"], model_type="foobar")),
     Case("quantisation", "an unknown quantisation", DIES, "engine_config", "quant_dtype_mismatch",
          r"Unknown quantization method: foo", LLAMA, configure(quantization_config={"quant_method": "foo"})),
+    Case("float32", "a dtype that the checkpoint's quantisation does not take", DIES, "engine_config",
+         "quant_dtype_mismatch", r"torch\.float32 is not supported for quantization method",
+         arguments={"dtype": "float32"}),
     Case("three-ranks", "ranks that do not divide the heads", DIES, "engine_config", CONFIG,
          r"must be divisible by tensor parallel size", LLAMA, arguments={"tensor-parallel-size": 3}),
     Case("long-context", "a context longer than the model's", DIES, "engine_config", CONFIG,
@@ -204,9 +209,9 @@ ARGUMENTS_REFUSED = (
          r"argument --kv-cache-dtype: invalid choice", LLAMA, arguments={"kv-cache-dtype": "fp9"}),
     Case("tool-parser", "an unknown tool parser", DIES, "engine_config", CONFIG, r"invalid tool call parser: nope",
          LLAMA, arguments={"tool-call-parser": "nope", "enable-auto-tool-choice": True}),
-    Case("attention-backend", "an unknown attention backend", DIES, "serve_arguments", CONFIG,
+    Case("attention-backend", "an unknown attention backend", DIES, "engine_config", CONFIG,
          r"Unknown attention backend: 'NOPE'", LLAMA, arguments={"attention-backend": "NOPE"}),
-    Case("not-json", "an argument that is no JSON", DIES, "serve_arguments", CONFIG, r"", LLAMA,
+    Case("not-json", "an argument that is no JSON", DIES, "engine_config", CONFIG, r"", LLAMA,
          arguments={"hf-overrides": "{nonsense"}),
     Case("chat-template", "a chat template with an error: the first chat is refused", DIES_AT_REQUEST, "chat_template",
          "", r"", LLAMA, arguments={"chat-template": "{% for message in messages %}{{ message.content }"}),

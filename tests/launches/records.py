@@ -71,7 +71,10 @@ def keep(case: Case, outcome: dict[str, Any], log: Path | None) -> Record:
     with _one_at_a_time:
         LOGS.mkdir(exist_ok=True)
         known = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
-        known[case.name] = {**known.get(case.name, {}), **fresh}
+        record = known[case.name] = {**known.get(case.name, {}), **fresh}
+        kept = LOGS / f"{case.name}.log"
+        if log is None and kept.exists():
+            record["engine"]["root_line"] = root_line(kept.read_text(errors="replace"), case.root)
         if log is not None:
             text = publishable(log.read_text(errors="replace"), outcome["port"])
             (LOGS / f"{case.name}.log").write_text(text)

@@ -33,7 +33,7 @@ def test_every_launch_that_was_tried_has_its_log() -> None:
 
 def test_the_preflight_misses_no_failure_and_refuses_no_healthy_launch() -> None:
     found = table.counts(KNOWN)
-    assert found.launches == len(TRIED) >= 2
+    assert found.launches == len(TRIED) >= 30
     assert (found.missed, found.false_alarms) == ([], [])
 
 

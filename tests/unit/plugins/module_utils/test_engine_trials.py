@@ -70,7 +70,7 @@ def builder(engine, build):
 
 def test_an_engine_that_lacks_everything_that_is_tried_says_nothing(engine):
     said = engine.trials()
-    assert set(said) == {"variables", "files", "processors", "model", "chat_template"}
+    assert set(said) == {"variables", "files", "processors", "model", "attention", "chat_template"}
     assert not any(said.values())
 
 
@@ -155,6 +155,34 @@ def test_a_model_over_several_engines_is_not_tried(engine):
     assert engine.trials(config)["model"] is None
 
 
+@pytest.mark.parametrize(
+    ("is_cpu", "error", "said"),
+    [
+        (True, NotImplementedError("FP8 needs AVX-512"), "NotImplementedError: FP8 needs AVX-512"),
+        (True, AttributeError("of another version"), None),
+        (False, NotImplementedError("not asked of a GPU"), ""),
+        (True, None, ""),
+    ],
+)
+def test_the_attention_of_each_layer_is_prepared_where_it_needs_no_gpu(engine, is_cpu, error, said):
+    asked = []
+
+    def prepare(spec, names, config, device):
+        asked.append((spec, names, device))
+        if error:
+            raise error
+
+    backend = SimpleNamespace(get_builder_cls=lambda: prepare)
+    layer = SimpleNamespace(get_kv_cache_spec=lambda config: "spec", get_attn_backend=lambda: backend)
+    builder(engine, lambda vllm_config: None)
+    sys.modules["torch"].device = lambda name: name
+    engine.module("vllm.platforms", current_platform=SimpleNamespace(is_cpu=lambda: is_cpu))
+    compilation = SimpleNamespace(static_forward_context={"layers.0": layer})
+    config = SimpleNamespace(compilation_config=compilation, **vars(CONFIG))
+    assert engine.trials(config)["attention"] == said
+    assert asked[:1] == ([("spec", ["layers.0"], "cpu")] if is_cpu else [])
+
+
 def test_a_machine_that_answers_for_other_gpus_says_nothing_of_its_own(engine):
     assert set(engine.trials(wanted="12.0")) == {"variables", "files", "chat_template"}
 
@@ -179,9 +207,9 @@ def judged(trials, device="cpu"):
 
 
 def test_every_objection_stops_a_launch_on_the_cpu():
-    everything = dict.fromkeys(("variables", "files", "processors", "model", "chat_template"), "no")
+    everything = dict.fromkeys(("variables", "files", "processors", "model", "attention", "chat_template"), "no")
     assert judged(everything) == dict.fromkeys(
-        ("environment", "file_forbidden", "cpu_binding", "model_refused", "chat_template"), "no_go"
+        ("environment", "file_forbidden", "cpu_binding", "model_refused", "attention_refused", "chat_template"), "no_go"
     )
 
 
