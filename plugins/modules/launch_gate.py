@@ -681,9 +681,10 @@ def follow(module: AnsibleModule) -> dict[str, Any]:
     gate = build_gate(params, canaries, invocation_id, api_key)
     step = keeping_lock(gate.step, params["lock"]) if params["lock"] else gate.step
     verdict = Waiter(time.monotonic, time.sleep).wait(step, params["slice_seconds"], gate.may_pause)
+    # The diagnosis reads the journal to its end, which tells how far the launch has come.
+    diagnosis = gate.diagnosis() if isinstance(verdict, Failed) else {}
     result = as_result(gate, invocation_id, verdict)
-    if isinstance(verdict, Failed):
-        diagnosis = gate.diagnosis()
+    if diagnosis:
         diagnosis["related"] = related(params["findings"], diagnosis["verdict"], diagnosis["cause_class"])
         command = command_for(invocation_id)
         message = failure_message(params["unit"], invocation_id, verdict.reason, diagnosis, command)
