@@ -183,6 +183,16 @@ OUTSIDE_CAUSES: tuple[Cause, ...] = (
         confidence=0.9,
     ),
     cause(
+        "port_in_use",
+        "another process answers on the port, and the watch of the unit ended the launch",
+        r"^killed this launch: port \d+ is answered by a foreign process",
+        "stop the process that the line names, or choose another vllm_service_port",
+        "killed this launch: port 8000 is answered by a foreign process: 99 (nc -l 8000) of user joe in /user.slice",
+        source="the watch of the unit",
+        acts=True,
+        confidence=0.9,
+    ),
+    cause(
         "host_oom_kill",
         "the kernel's OOM killer ended a process of the unit",
         r"killed by the OOM killer|Failed with result 'oom-kill'|^oom_kill [1-9]|systemd-oomd killed [1-9]|"

@@ -16,7 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import IO, Any, NamedTuple
 
-from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, clean, decode_field
+from ansible_collections.llmops.vllm.plugins.module_utils.journal import (
+    ENDED_THIS_LAUNCH,
+    MAIN_PROCESS_EXITED,
+    Entry,
+    clean,
+    decode_field,
+)
 
 BLOCK_BYTES = 1024 * 1024
 # So much of the log is in memory before and after each line that is looked at.
@@ -386,11 +392,18 @@ def _clock(realtime_usec: int) -> str:
 
 
 def lines_of_entries(entries: Iterable[Entry]) -> list[Line]:
-    """Turn journal entries into lines; an unprefixed line gets its process from its PID, as other lines named it."""
+    """Turn journal entries into lines; an unprefixed line gets its process from its PID, as other lines named it.
+
+    What systemd says of an end that the unit's watch made is left out: nobody from outside killed that process.
+    """
     names: dict[int, str] = {}
     lines: list[Line] = []
     written: dict[int, list[int]] = {}
+    ended_by_watch = False
     for entry in entries:
+        ended_by_watch = ended_by_watch or (entry.from_manager and entry.message.startswith(ENDED_THIS_LAUNCH))
+        if ended_by_watch and entry.from_manager and MAIN_PROCESS_EXITED in entry.message:
+            continue
         when = _clock(entry.realtime_usec)
         for text in entry.lines:
             owner = _PROCESS.match(text)

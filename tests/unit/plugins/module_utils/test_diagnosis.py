@@ -249,6 +249,18 @@ def test_the_engines_own_words_go_before_those_of_systemd():
     assert diagnose(lines_of_entries(entries)).cause_class == "cuda_oom"
 
 
+def test_an_end_that_the_units_watch_made_is_no_kill_from_outside():
+    killed = entry("vllm@kimi.service: Main process exited, code=killed, status=9/KILL", pid=1, manager=True)
+
+    def found(reason):
+        watch = entry(f"killed this launch: {reason}", pid=9, manager=True)
+        return diagnose(lines_of_entries([entry("hello"), watch, killed]))
+
+    assert diagnose(lines_of_entries([entry("hello"), killed])).cause_class == "external_kill"
+    assert found("canary 1 (completion) failed: the log probability of token 1 is nan").verdict != "cause"
+    assert found("port 8000 is answered by a foreign process: 99 (nc) of user joe").cause_class == "port_in_use"
+
+
 @pytest.mark.parametrize(
     ("text", "process", "body"),
     [
