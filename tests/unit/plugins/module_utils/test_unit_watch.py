@@ -87,8 +87,14 @@ def settings(tmp_path):
 
 @pytest.fixture
 def engine():
-    """A process that plays the engine's: it ignores SIGTERM, as the real one does while it loads."""
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    """A process that plays the engine's: it ignores SIGTERM, as the real one does while it loads, and nothing else."""
+    code = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under nohup have it ignored
+print(flush=True)
+time.sleep(60)
+"""
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
