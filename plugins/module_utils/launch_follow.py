@@ -236,7 +236,7 @@ class LaunchGate:
         entries = self._observer.entries()
         self._entries += entries
         self._tracker.feed(entries)
-        if self._pending is None and self._soak_since is None:
+        if self._pending is None and self._soak_since is None and not self.found.canaries:
             progress = self._tracker.progress
             self.found.phase, self.found.progress = progress.phase, progress.text
         return not_fatal(entries)

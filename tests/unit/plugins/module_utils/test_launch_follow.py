@@ -229,6 +229,8 @@ def test_a_canary_that_fails_ends_the_wait_and_the_rest_is_not_sent():
     follow = gate(world)
     assert run(world, follow) == Failed("canary 1 (chat) failed: HTTP 500: EngineCore encountered an issue.")
     assert world.asked == ["one"]
+    follow.diagnosis()  # reads the journal anew, in which the launch has come no further than to listen
+    assert follow.found.phase == "canary"
 
 
 def test_a_death_during_a_canary_is_not_hidden_by_the_hanging_request():
