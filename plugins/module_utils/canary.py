@@ -28,6 +28,8 @@ DEFAULT_TOOL = {
         "required": ["city"],
     },
 }
+# How a server says that its answer would hold NaN (Python's json.dumps with allow_nan=False).
+NOT_FINITE = "Out of range float values"
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,8 @@ def judge(canary: Canary, answer: Answer, seconds: float) -> CanaryResult:
     reply = read_reply(answer, seconds)
     if answer.status != 200:
         problem = f"{'HTTP ' + str(answer.status) + ': ' if answer.status else ''}{answer.problem}"
+        if NOT_FINITE in answer.problem:
+            problem = f"what the engine computes is NaN or infinite ({problem})"
     elif answer.problem or not _first_choice(answer.body):
         problem = answer.problem or "the answer has no choices"
     else:

@@ -45,6 +45,8 @@ def test_a_request_is_greedy_and_asks_for_log_probabilities():
 
 
 def test_a_status_other_than_200_fails_with_the_engines_words():
+    said = problem(CHAT, Answer(400, None, "Out of range float values are not JSON compliant: nan"))
+    assert said.startswith("what the engine computes is NaN or infinite (HTTP 400: Out of range")
     assert problem(CHAT, Answer(500, None, "EngineCore encountered an issue.")) == (
         "HTTP 500: EngineCore encountered an issue."
     )
