@@ -5,7 +5,7 @@ RUN := .venv/bin/python tests/tools/run_tests.py
 JOBS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env test-env test test-fast lint unit fmt docs download-faults runbooks interruptions launches rehearsal rehearsal-down clean
+.PHONY: help env test-env test test-fast lint unit fmt docs download-faults runbooks interruptions night launches rehearsal rehearsal-down clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ runbooks: env ## Write docs/runbooks from what the diagnosis and the preflight k
 interruptions: test-env ## Interrupt rollouts at 20 points of another seed each time, and see how each ends
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" INTERRUPTIONS=$${INTERRUPTIONS:-20} INTERRUPTIONS_SEED=$${INTERRUPTIONS_SEED:-$$(date +%j)} \
 	  tests/rig/prepare.sh run molecule test -s interruption
+
+night: test-env ## What takes too long for `make test`: launches that fail in every phase, rollouts that are interrupted
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" tests/rig/prepare.sh run molecule test -s gate
+	@$(MAKE) --no-print-directory interruptions
 
 launches: env ## Try the launches of tests/launches on the real engine, and write docs/preflight-launches.md (as root)
 	@PYTHONPATH=collections .venv/bin/python -m ansible_collections.llmops.vllm.tests.launches.launches

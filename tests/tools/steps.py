@@ -11,7 +11,7 @@ from runner import Obstacle, Step
 LINK = "collections/ansible_collections/llmops/vllm"
 PYTEST_TALLY = ((r"\b(\d+) passed", "tests"), (r"\b(\d+) skipped", "skipped"))
 PYTEST_PROOF = (r"\b[1-9]\d* passed",)
-NIGHTLY = ("interruption",)  # half an hour on two cores: make interruptions
+NIGHTLY = ("gate", "interruption")  # a quarter of an hour and more on two cores: make night
 INVENTORIES = ("inventories/example", "inventories/rehearsal")
 # An inventory that cannot be read is otherwise a warning, and a playbook without hosts is fine.
 STRICT = {
