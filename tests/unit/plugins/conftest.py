@@ -1,4 +1,4 @@
-"""Fixtures of the tests that need a model hub."""
+"""Fixtures of the tests that need a model hub, and how property-based tests run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure.
+settings.register_profile("untimed", settings.default, deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture

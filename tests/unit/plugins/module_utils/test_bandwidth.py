@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize, TimedReads
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -24,7 +24,6 @@ class Clock:
         self.slept += seconds
 
 
-@settings(deadline=None)
 @given(
     rate=st.integers(65_536, 10**9),
     steps=st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 3)), min_size=1, max_size=40),

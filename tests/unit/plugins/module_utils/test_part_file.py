@@ -34,7 +34,7 @@ def take_in(writer: PartWriter, data: bytes, step: int) -> None:
         done += len(view)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     data=st.binary(max_size=40_000),
     step=st.integers(1, 9_000),

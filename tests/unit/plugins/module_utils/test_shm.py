@@ -25,7 +25,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils import shm, shm_sysv, 
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.shm_run import ShmRequest, ShmRun
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 NAME = "psm_0a1b2c3d"
@@ -308,7 +308,6 @@ lookalikes = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(names | lookalikes)
 def test_only_a_whole_name_is_of_a_family(name: str) -> None:
     matched = [family.name for family in shm.FAMILIES if family.pattern.fullmatch(name)]
@@ -318,7 +317,6 @@ def test_only_a_whole_name_is_of_a_family(name: str) -> None:
         assert matched == []
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         shm.Policy,

@@ -264,7 +264,7 @@ def selectors(draw: st.DrawFn) -> Selector:
 
 
 # A loaded machine is slow at making examples, which says nothing about them.
-patiently = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patiently = settings(suppress_health_check=[HealthCheck.too_slow])
 holders = st.dictionaries(st.integers(1, SELF), st.just(("TCP port 8000",)), max_size=5)
 
 
