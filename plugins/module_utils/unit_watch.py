@@ -204,8 +204,7 @@ class Start:
         diagnosis = self._gate.diagnosis()
         alive = self._main.alive
         status = status_of(reason, diagnosis)
-        policy = self._settings.hang_policy
-        not_again = why_not_again(diagnosis["cause_class"], hung=stalled, hang_policy=policy)
+        not_again = why_not_again(diagnosis["cause_class"], hung=stalled, hang_policy=self._settings.hang_policy)
         write_note(self._settings.unit, Note(self._invocation_id, status, not_again), self._host.notes)
         notify(f"STATUS={status}")
         if alive:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, parse_canary
+from ansible_collections.llmops.vllm.plugins.module_utils.directories import replace_file
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import check_unit_name
 from ansible_collections.llmops.vllm.plugins.module_utils.worker_place import read_json
@@ -127,13 +128,7 @@ def write_note(unit: str, note: Note, directory: str = NOTES) -> None:
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)
-        path = os.path.join(directory, f"{check_unit_name(unit)}.json")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{path}.new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(f"{path}.new", flags, 0o600), "w", encoding="utf-8") as stream:
-            json.dump(asdict(note), stream)
-        os.replace(f"{path}.new", path)
+        replace_file(os.path.join(directory, f"{check_unit_name(unit)}.json"), json.dumps(asdict(note)).encode())
 
 
 def read_note(unit: str, invocation_id: str, directory: str = NOTES) -> Note | None:
