@@ -28,6 +28,7 @@ from ansible_collections.llmops.vllm.tests.launches.cases import CASES, KIMI, LL
 from ansible_collections.llmops.vllm.tests.rig import tiny_models
 
 CACHE = Path(os.environ.get("LLMOPS_CACHE", Path.home() / ".cache/llmops-vllm"))
+COLLECTIONS = Path(__file__).resolve().parents[2] / "collections"
 SANDBOX = r"""
 mount -t tmpfs -o "mode=1777,size=$1" tmpfs /dev/shm
 mount --bind "$2" /srv
@@ -67,7 +68,8 @@ def try_case(case: Case, models: Path, runtime: Path, work: Path, launch: bool) 
         *namespaces, "bash", "-ec", SANDBOX, "sandbox", case.host.shm, str(srv), str(runtime), str(inside),
         *trial, case.name, json.dumps(request),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
+    environment = {**os.environ, "PYTHONPATH": str(COLLECTIONS)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600, env=environment)
     outcome = folder / "outcome.json"
     if not outcome.exists():
         raise RuntimeError(f"{case.name}: {done.stderr or done.stdout}")
