@@ -95,11 +95,12 @@ class Bandwidth:
         self._paid_until = monotonic()
         self.read_bytes = max(_SMALLEST_READ_BYTES, int(self._rate * _BURST_SECONDS))
 
-    def take(self, count: int) -> None:
-        """Pay for ``count`` bytes that arrived: return when the rate allows the next ones."""
+    def take(self, count: int) -> float:
+        """Pay for ``count`` bytes that arrived: return when the rate allows the next ones, and how long that took."""
         with self._lock:
             now = self._monotonic()
             self._paid_until = max(self._paid_until, now - _BURST_SECONDS) + count / self._rate
             debt = self._paid_until - now
         if debt > 0:
             self._sleep(debt)
+        return self._monotonic() - now

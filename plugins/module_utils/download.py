@@ -235,11 +235,11 @@ class Transfer:
             self._writer.advance(count)
             if self._writer.position - self._synced >= _SYNC_BYTES:
                 self._save()
-            pace = self._paced(source, *pace)
+            pace = self._paced(source, response, *pace)
 
-    def _paced(self, source: Source, since: float, before: int) -> tuple[float, int]:
+    def _paced(self, source: Source, response: Answer, since: float, before: int) -> tuple[float, int]:
         """Leave a source that drips, unless it is the last one; return time and position that the pace counts from."""
-        now, position = self._monotonic(), self._writer.position
+        now, position = self._monotonic() - response.held_back_seconds, self._writer.position
         if now - since < _PACE_SECONDS or source is self._sources[-1]:
             return since, before
         rate = (position - before) / (now - since)

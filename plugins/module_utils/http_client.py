@@ -154,6 +154,10 @@ class Answer(Protocol):
     def headers(self) -> Mapping[str, str]:
         """The headers."""
 
+    @property
+    def held_back_seconds(self) -> float:
+        """For how long a limit on the bandwidth has held reads back, which says nothing about the source."""
+
     def __enter__(self) -> Answer:
         """Return itself."""
 
@@ -187,6 +191,7 @@ class Response:
         self.foreign = foreign
         self.status: int = answer.status_code
         self.headers: Mapping[str, str] = answer.headers
+        self.held_back_seconds = 0.0
         inner = getattr(answer.raw, "_fp", None)
         # Reading into our own memory saves a copy and an allocation per read, an eighth of the CPU time of a download;
         # where urllib3 has no such inner response, its public method does the same.
@@ -218,7 +223,7 @@ class Response:
         except self._errors as error:
             raise TransferError(transport_reason(error, self._stall_seconds)) from error
         if self._bandwidth:
-            self._bandwidth.take(count)
+            self.held_back_seconds += self._bandwidth.take(count)
         return count
 
     def document(self) -> Any:

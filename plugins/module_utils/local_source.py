@@ -35,6 +35,7 @@ class LocalAnswer:
     """The bytes of an open file from ``offset`` on, read like the body of an HTTP answer."""
 
     foreign = False
+    held_back_seconds = 0.0
 
     def __init__(self, descriptor: int, path: str, offset: int, size: int) -> None:
         self._descriptor = descriptor

@@ -34,7 +34,8 @@ def test_the_rate_is_never_exceeded_but_for_a_short_burst(rate: int, steps: list
     taken = 0
     for count, pause in steps:
         clock.now += pause
-        bandwidth.take(count)
+        began = clock.now
+        assert bandwidth.take(count) == clock.now - began
         taken += count
         assert taken <= rate * (clock.now - 100.0 + 0.25) * 1.000001 + 1
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     HttpClient,
@@ -107,6 +108,20 @@ def test_a_connection_is_used_again_after_a_body_was_read(hub: Hub) -> None:
         with client.get(f"{hub.endpoint}/{REPO}/resolve/main/config.json", {}) as response:
             assert response.read_into(buffer) == len(hub.files["config.json"])
     assert hub.api.connections == 1
+    client.close()
+
+
+def test_an_answer_knows_how_long_a_limit_held_it_back(hub: Hub) -> None:
+    slept: list[float] = []
+    limit = Bandwidth(100_000, monotonic=lambda: sum(slept), sleep=slept.append)
+    client = HttpClient(hub.endpoint, requests=load_requests(), bandwidth=limit)
+    size = len(hub.files["model-00001-of-00003.safetensors"])
+    buffer = memoryview(bytearray(size))
+    with client.get(f"{hub.endpoint}/{REPO}/resolve/main/model-00001-of-00003.safetensors", {}) as response:
+        assert response.held_back_seconds == 0.0
+        while response.read_into(buffer):
+            pass
+    assert response.held_back_seconds == pytest.approx(sum(slept)) and 2.7 < sum(slept) <= 3.0
     client.close()
 
 
