@@ -20,6 +20,7 @@ extends_documentation_fragment:
   - llmops.vllm.attributes.check_only
   - llmops.vllm.instance
   - llmops.vllm.instance.root
+  - llmops.vllm.instance.run_path
 options:
   receipt:
     description:
@@ -36,6 +37,12 @@ options:
     description: How many receipts of the instance are kept besides; 0 keeps all.
     type: int
     default: 0
+  run_id:
+    description:
+      - Identifier of the run, which has to hold the lock of the instance, see M(llmops.vllm.deploy_lock).
+      - Without it no lock is asked for.
+    type: str
+    default: ""
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:
@@ -68,7 +75,7 @@ paths:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import RUN_PATH
+from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import RUN_PATH, held_by
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.receipts import plan_receipt
 from ansible_collections.llmops.vllm.plugins.module_utils.release_switch import Place
@@ -78,7 +85,9 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "receipt": {"type": "dict", "required": True},
     "replaces_own": {"type": "bool", "default": True},
     "retain": {"type": "int", "default": 0},
+    "run_id": {"type": "str", "default": ""},
     "root": {"type": "path", "default": "/srv/llm"},
+    "run_path": {"type": "path", "default": RUN_PATH},
 }
 
 
@@ -87,7 +96,9 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     params = module.params
     try:
-        place = Place(params["instance"], params["root"], RUN_PATH)
+        if params["run_id"]:
+            held_by(params["run_id"], params["instance"], params["run_path"])
+        place = Place(params["instance"], params["root"], params["run_path"])
         plan = plan_receipt(
             place, params["receipt"], replaces_own=params["replaces_own"], retain=max(0, params["retain"])
         )

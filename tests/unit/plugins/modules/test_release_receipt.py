@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.modules import audit_record, release_receipt
+from ansible_collections.llmops.vllm.plugins.modules import audit_record, deploy_lock, release_receipt
 
 RECEIPT = {"release": "aaa", "outcome": "proven", "time": "2026-03-01T10:00:00Z", "canaries": [{"text": "42"}]}
 
@@ -26,6 +26,14 @@ def test_a_receipt_is_kept_in_three_places(run_module, root):
 def test_check_mode_keeps_nothing(run_module, root):
     assert run_module(release_receipt, check=True, instance="kimi", receipt=RECEIPT, root=str(root))["changed"] is True
     assert [path.name for path in root.iterdir()] == ["releases"]
+
+
+def test_a_run_that_has_lost_its_lock_keeps_nothing(run_module, root):
+    params = {"instance": "kimi", "receipt": RECEIPT, "root": str(root), "run_path": str(root / "run")}
+    run_module(deploy_lock, instance="kimi", run_id="b", why="deploy", lease_seconds=60, run_path=str(root / "run"))
+    result = run_module(release_receipt, run_id="a", **params)
+    assert result["failed"] is True and not (root / "receipts").exists()
+    assert run_module(release_receipt, run_id="b", **params)["changed"] is True
 
 
 @pytest.mark.parametrize("receipt", [{}, {"release": "zzz", "time": RECEIPT["time"]}])
