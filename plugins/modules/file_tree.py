@@ -58,6 +58,10 @@ options:
           - Absolute path that the link points to. It need not exist. Required for O(entries[].state=link), and only for
             it.
         type: path
+      follow:
+        description: Whether a directory may be a link to one, which is then looked at in its place.
+        type: bool
+        default: false
       owner:
         description: Name or numeric id of the owner. By default O(owner).
         type: str
@@ -132,6 +136,7 @@ ENTRY_OPTIONS: dict[str, dict[str, Any]] = {
     "state": {"type": "str", "required": True, "choices": ["directory", "file", "link"]},
     "content": {"type": "str", "no_log": False},
     "target": {"type": "path"},
+    "follow": {"type": "bool", "default": False},
     "owner": {"type": "str"},
     "group": {"type": "str"},
     "mode": {"type": "str"},
@@ -158,6 +163,8 @@ def check_options(path: str, given: dict[str, Any]) -> None:
             raise InvalidInputError(f"The entry {path} is a {state} and {fault} {option}; correct the entry.")
     if state == "link" and given["mode"] is not None:
         raise InvalidInputError(f"The entry {path} is a link and cannot have mode; correct the entry.")
+    if state != "directory" and given["follow"]:
+        raise InvalidInputError(f"The entry {path} is a {state} and cannot have follow; correct the entry.")
 
 
 def mode_of(path: str, given: dict[str, Any], params: dict[str, Any]) -> int | None:
@@ -179,7 +186,7 @@ def entry_of(given: dict[str, Any], params: dict[str, Any], accounts: Accounts) 
     if given["state"] == "link" and (not os.path.isabs(target) or "\0" in target):
         raise InvalidInputError(f"target of {path} must be an absolute path, not {target!r}.")
     return Entry(
-        path=path,
+        path=os.path.realpath(path) if given["follow"] else path,
         state=given["state"],
         content=(given["content"] or "").encode("utf-8", "surrogateescape"),
         target=target,

@@ -54,7 +54,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 invocation_id:
-  description: The launch that has begun, or the one that was running. In check mode it is the unit's last one, or empty.
+  description: The launch that has begun, or the one that runs. In check mode the unit's last one, or empty.
   returned: success
   type: str
   sample: 8f1b2c3d4e5f60718293a4b5c6d7e8f9

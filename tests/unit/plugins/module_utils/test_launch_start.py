@@ -95,14 +95,14 @@ def test_a_start_that_systemd_drops_is_not_waited_for():
     systemd = Systemd(becomes="")
     plan = plan_start(systemd, UNIT, False)
     systemd.sleep = lambda seconds: setattr(systemd, "queued", False)
-    with pytest.raises(LlmopsError, match="dropped the start of vllm@kimi.service: it is inactive"):
+    with pytest.raises(LlmopsError, match=r"dropped the start of vllm@kimi.service: it is inactive"):
         plan.apply(systemd, lambda: 0.0, systemd.sleep, 60)
 
 
 def test_a_start_that_waits_for_others_is_waited_for_so_long():
     systemd = Systemd(looks=IDLE_LOOKS * 20)
     assert systemd.start() == NEW and systemd.now > 5
-    with pytest.raises(LlmopsError, match="not begun to start vllm@kimi.service within 60 s.*list-jobs"):
+    with pytest.raises(LlmopsError, match=r"not begun to start vllm@kimi.service within 60 s.*list-jobs"):
         Systemd(becomes="").start()
 
 

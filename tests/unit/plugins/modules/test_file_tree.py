@@ -149,3 +149,17 @@ def test_an_entry_can_have_another_owner_than_the_rest(run_module: Any, tmp_path
     owners = [(os.lstat(entry["path"]).st_uid, os.lstat(entry["path"]).st_gid) for entry in entries]
     assert owners == [(2, 3), (0, 1), (2, 3)]
     assert not run_module(file_tree, entries=entries, owner="2", group="3")["changed"]
+
+
+def test_a_directory_that_is_a_link_to_one_is_followed_only_when_asked(run_module: Any, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "root").symlink_to(tmp_path / "disk")
+    entry = {"path": str(tmp_path / "root"), "state": "directory", "mode": "0755"}
+    assert "is a symbolic link" in run_module(file_tree, entries=[entry])["msg"]
+    below = {"path": str(tmp_path / "root/store"), "state": "directory"}
+    result = run_module(file_tree, entries=[{**entry, "follow": True}, below])
+    assert result["changed_paths"] == [str(tmp_path / "disk"), str(tmp_path / "root/store")]
+    assert stat.S_IMODE((tmp_path / "disk").stat().st_mode) == 0o755 and (tmp_path / "root").is_symlink()
+    assert run_module(file_tree, entries=[{**entry, "follow": True}, below])["changed"] is False
+    file = {"path": str(tmp_path / "file"), "state": "file", "content": "", "follow": True}
+    assert "cannot have follow" in run_module(file_tree, entries=[file])["msg"]
