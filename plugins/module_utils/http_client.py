@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """HTTP GET for a model hub and the content networks behind it.
 
-Redirects are followed here and not by ``requests``, because the token may only go to the endpoint's own origin:
-signed URLs answer 400 to a second credential, and whoever receives a token can use it. A netrc entry would replace the
-token and is never read.
+Redirects are followed here and not by ``requests``, because a credential may only go to the endpoint's own origin:
+signed URLs answer 400 to a second one, and whoever receives a token can use it. A netrc entry would replace it and is
+never read.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth, ReadSize, TimedReads
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import Credential
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
     InvalidInputError,
     LlmopsError,
@@ -126,13 +127,6 @@ def check_endpoint(endpoint: str) -> str:
             f"endpoint must be an http(s) URL without user, query and fragment, not {without_query(endpoint)!r}."
         )
     return endpoint.rstrip("/")
-
-
-def sends_in_clear(endpoint: str) -> bool:
-    """Whether a token for ``endpoint`` would cross a network without encryption."""
-    parts = urlsplit(endpoint)
-    host = parts.hostname or ""
-    return parts.scheme == "http" and not (host in ("localhost", "::1") or host.startswith("127."))
 
 
 class Answer(Protocol):
@@ -263,8 +257,8 @@ class Response:
 class HttpClient:
     """Requests for one endpoint. ``requests_made`` counts every hop.
 
-    ``proxy`` (an http(s) URL) takes the place of the environment's proxies; ``bandwidth`` limits the bodies that are
-    read with ``read_into``.
+    ``credential`` is sent to the endpoint's origin only, ``proxy`` (an http(s) URL) takes the place of the proxies in
+    the environment, and ``bandwidth`` limits the bodies that are read with ``read_into``.
     """
 
     def __init__(
@@ -272,7 +266,7 @@ class HttpClient:
         endpoint: str,
         *,
         requests: Any,
-        token: str | None = None,
+        credential: Credential | None = None,
         ca_path: str | None = None,
         stall_seconds: float = 30.0,
         proxy: str | None = None,
@@ -284,7 +278,7 @@ class HttpClient:
         self.requests_made = 0
         self._origin = origin_of(endpoint)
         self._requests = requests
-        self._token = token
+        self._credential = credential
         self._sessions = sessions or Sessions(requests, ca_path=ca_path, proxy=proxy)
         self._stall_seconds = stall_seconds
         self._bandwidth = bandwidth
@@ -293,11 +287,12 @@ class HttpClient:
         self._errors = (importlib.import_module("urllib3").exceptions.HTTPError, http.client.HTTPException, OSError)
         self._lock = threading.Lock()
 
-    def sibling(self, endpoint: str) -> HttpClient:
-        """Return a client with the same settings and limits for another endpoint, without the token."""
+    def sibling(self, endpoint: str, credential: Credential | None = None) -> HttpClient:
+        """Return a client with the same settings and limits for another endpoint, with a credential of its own."""
         return HttpClient(
             endpoint,
             requests=self._requests,
+            credential=credential,
             stall_seconds=self._stall_seconds,
             bandwidth=self._bandwidth,
             sessions=self._sessions,
@@ -329,8 +324,8 @@ class HttpClient:
         result = {"Accept-Encoding": "identity", "User-Agent": "llmops.vllm", **headers}
         if origin in conditions:
             result["If-Range"] = conditions[origin]
-        if self._token and origin == self._origin:
-            result["Authorization"] = f"Bearer {self._token}"
+        if self._credential and origin == self._origin:
+            result[self._credential.header] = self._credential.value
         return result
 
     def _send(self, url: str, headers: dict[str, str]) -> Response:

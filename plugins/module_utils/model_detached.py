@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils import model_worker
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import with_secrets, without_secrets
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.model_request import Surroundings, as_result, fulfil
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_keeper import Outcome
@@ -109,6 +110,8 @@ class DetachedRequest:
 
     def _job(self, identity: str, place: Workplace, outcome: Outcome) -> dict[str, Any]:
         params = {**self._params, "revision": outcome.commit, "token": None, "token_file": None}
+        if params["sources"]:
+            params["sources"] = with_secrets(params["sources"], self._around.read_secret)
         environment = {name: os.environ[name] for each in _ENVIRONMENT for name in {each, each.upper()} & {*os.environ}}
         return {
             "id": identity,
@@ -129,7 +132,8 @@ class DetachedRequest:
     def _options(self, commit: str) -> str:
         """Return a digest of what is asked for, by which two requests are known to be the same."""
         asked = {key: value for key, value in self._params.items() if key not in _NOT_ITS_BUSINESS}
-        return hashlib.sha256(json.dumps({**asked, "revision": commit}, sort_keys=True).encode()).hexdigest()
+        asked.update(revision=commit, sources=without_secrets(self._params["sources"]))
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def _follow(self, snapshot: Snapshot, identity: str) -> Answer | None:
         """Wait for the worker called ``identity``; None when what it did is not what is asked for here."""

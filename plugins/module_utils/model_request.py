@@ -15,6 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import (
+    ReadSecret,
+    bearer,
+    read_secret,
+    sends_in_clear,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from ansible_collections.llmops.vllm.plugins.module_utils.given_manifest import read_listing
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
@@ -22,7 +28,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     RetryPolicy,
     check_endpoint,
     load_requests,
-    sends_in_clear,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection, Hub
 from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
@@ -51,7 +56,8 @@ _RANGES = {
 class Surroundings:
     """What a request is given besides its parameters: ``token`` is called when a hub has to be asked.
 
-    With ``postpone`` long work is only planned. ``progress`` tells another thread how far it is.
+    ``read_secret`` takes a path and the option that names it. With ``postpone`` long work is only planned. ``progress``
+    tells another thread how far it is.
     """
 
     check_mode: bool
@@ -60,6 +66,7 @@ class Surroundings:
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Progress = field(default_factory=Progress)
     postpone: bool = False
+    read_secret: ReadSecret = read_secret
 
 
 def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
@@ -67,7 +74,7 @@ def fulfil(params: Mapping[str, Any], around: Surroundings) -> Outcome:
     _check_numbers(params)
     revision = check_revision(params["revision"])
     attributes = _attributes(params, around)
-    sources = parse_sources(params["sources"])
+    sources = parse_sources(params["sources"], around.read_secret)
     keeper = _keeper(params, attributes, sources, around)
     if params["state"] == "absent":
         return keeper.absent(revision, _releases(params))
@@ -152,7 +159,7 @@ def _keeper(
         client = HttpClient(
             endpoint,
             requests=load_requests(),
-            token=token,
+            credential=bearer(token) if token else None,
             ca_path=params["ca_path"],
             stall_seconds=float(params["stall_timeout_seconds"]),
             proxy=params["proxy"],

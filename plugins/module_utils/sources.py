@@ -11,12 +11,19 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import (
+    Credential,
+    ReadSecret,
+    read_secret,
+    sends_in_clear,
+    source_credential,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.file_source import Source, SourceError
+from ansible_collections.llmops.vllm.plugins.module_utils.file_source import Source, SourceError, Usage
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import (
     Answer,
     HttpClient,
@@ -39,21 +46,25 @@ _PEER_RETRIES = 1
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """One entry of the option ``sources``: its kind, and its URLs or its path."""
+    """One entry of the option ``sources``: its kind, its URLs or its path, and what makes its credential."""
 
     kind: str = HUB
     places: tuple[str, ...] = ()
     layout: str = "repo"
     link: str = COPY
+    credential: Callable[[], Credential | None] = lambda: None
 
 
-def parse_sources(items: Sequence[Mapping[str, Any]] | None) -> tuple[SourceSpec, ...]:
-    """Return the sources that the option means; none given means the hub. Raises ``InvalidInputError``."""
+def parse_sources(items: Sequence[Mapping[str, Any]] | None, read: ReadSecret = read_secret) -> tuple[SourceSpec, ...]:
+    """Return the sources that the option means; none given means the hub. Raises ``InvalidInputError``.
+
+    Files with credentials are read with ``read``, when the source is needed.
+    """
     if items is None:
         return (SourceSpec(),)
     if not items:
         raise InvalidInputError("sources must name at least one source.")
-    return tuple(_parsed(item) for item in items)
+    return tuple(replace(_parsed(item), credential=source_credential(item, read)) for item in items)
 
 
 def shares_bytes(specs: Sequence[SourceSpec]) -> bool:
@@ -106,6 +117,7 @@ class SourceSet:
         self._connect = connect
         self._host = host
         self._clients: list[HttpClient] = []
+        self._in_clear: list[str] = []
         self._groups = [self._group(spec) for spec in specs]
         self._swarm = any(group[0].kind == PEERS for group in self._groups)
 
@@ -129,8 +141,8 @@ class SourceSet:
         return [source.usage.as_result(source.kind, source.location) for source in self._all() if source.usage.noted]
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each source that was given up."""
-        return [
+        """Return a sentence for each source that was given up, and for what is sent without encryption."""
+        return self._in_clear + [
             f"{source.location} was skipped for the rest of the run: {source.usage.down}"
             for source in self._all()
             if source.usage.down
@@ -150,16 +162,18 @@ class SourceSet:
     def _group(self, spec: SourceSpec) -> list[Source]:
         if spec.kind == DIRECTORY:
             return [LocalDirectory(spec.places[0], spec.link).source()]
-        connection = self._connect()
+        connection, credential = self._connect(), spec.credential()
+        if credential:
+            self._in_clear += [_in_clear(place) for place in spec.places if sends_in_clear(place)][:1]
         if spec.kind == HUB:
-            return [self._hub(connection, spec)]
-        return [self._web(connection, spec, place) for place in spec.places]
+            return [self._hub(connection, spec, credential)]
+        return [self._web(connection, spec, place, credential) for place in spec.places]
 
-    def _hub(self, connection: Connection, spec: SourceSpec) -> Source:
+    def _hub(self, connection: Connection, spec: SourceSpec, credential: Credential | None) -> Source:
         client, hub, listing = connection.client, connection.hub, self._listing
         if spec.places:
-            client = self._sibling(connection, self._filled(spec.places[0]))
-            hub = Hub(client, connection.policy, has_token=False)
+            client = self._sibling(connection, spec.places[0], credential)
+            hub = Hub(client, connection.policy, has_token=credential is not None)
 
         def ask(file: RepoFile, headers: Mapping[str, str], conditions: Mapping[str, str]) -> Answer:
             return client.get(hub.file_url(listing.repo, listing.commit, file.path), headers, conditions)
@@ -169,21 +183,26 @@ class SourceSet:
 
         return Source(HUB, client.endpoint, connection.policy, ask, refusal)
 
-    def _web(self, connection: Connection, spec: SourceSpec, place: str) -> Source:
-        client = self._sibling(connection, self._filled(place))
+    def _web(self, connection: Connection, spec: SourceSpec, place: str, credential: Credential | None) -> Source:
+        client, usage = self._sibling(connection, place, credential), Usage()
         by_digest = spec.kind == PEERS or spec.layout == BLOBS
 
         def ask(file: RepoFile, headers: Mapping[str, str], conditions: Mapping[str, str]) -> Answer:
             rest = f"{BLOBS}/{file.digest}" if by_digest else quote(file.path)
             return client.get(f"{client.endpoint}/{rest}", headers, conditions)
 
-        return Source(spec.kind, client.endpoint, _patience(connection.policy, spec.kind), ask, _refused)
+        def refusal(answer: Answer) -> LlmopsError:
+            error = _refused(answer, credential is not None)
+            if answer.status == 401 and not answer.foreign:
+                usage.down = error.message  # it will say so for every file
+            return error
 
-    def _filled(self, place: str) -> str:
-        return place.replace("{repo}", self._listing.repo).replace("{commit}", self._listing.commit)
+        policy = _patience(connection.policy, spec.kind)
+        return Source(spec.kind, client.endpoint, policy, ask, refusal, usage=usage)
 
-    def _sibling(self, connection: Connection, endpoint: str) -> HttpClient:
-        client = connection.client.sibling(endpoint)
+    def _sibling(self, connection: Connection, place: str, credential: Credential | None) -> HttpClient:
+        endpoint = place.replace("{repo}", self._listing.repo).replace("{commit}", self._listing.commit)
+        client = connection.client.sibling(endpoint, credential)
         self._clients.append(client)
         return client
 
@@ -195,10 +214,18 @@ def _patience(policy: RetryPolicy, kind: str) -> RetryPolicy:
     return RetryPolicy(min(policy.retries, _PEER_RETRIES), policy.sleep, policy.jitter)
 
 
-def _refused(answer: Answer) -> LlmopsError:
+def _in_clear(place: str) -> str:
+    return f"The credentials of the source {place} are sent without encryption; use https."
+
+
+def _refused(answer: Answer, has_credential: bool) -> LlmopsError:
+    where = without_query(answer.url)
     if answer.status in (404, 410):
-        return SourceError(f"{without_query(answer.url)} is not there ({answer.status}).")
-    return SourceError(f"{without_query(answer.url)} answered {answer.status}.")
+        return SourceError(f"{where} is not there ({answer.status}).")
+    if answer.status in (401, 403) and not answer.foreign:
+        hint = "its credentials are wrong or may not read it" if has_credential else "it may want credentials"
+        return SourceError(f"{where} does not let this host in ({answer.status}): {hint}.")
+    return SourceError(f"{where} answered {answer.status}.")
 
 
 def _hash(*words: str) -> str:

@@ -64,8 +64,8 @@ options:
     description:
       - Where files come from. For each file they are tried in order, until one delivers the right bytes.
       - One that cannot be reached, does not have the file, or delivers wrong bytes twice or less than 16 KiB per second
-        for a minute is followed by the next. One that has not answered at all, retries included, is skipped for the
-        rest of the run, with a warning.
+        for a minute is followed by the next. One that has not answered at all, retries included, or does not know who
+        asks (status 401) is skipped for the rest of the run, with a warning.
       - No source is trusted. What a file must be is known from O(endpoint) or O(manifest) before any is asked.
       - By default the hub at O(endpoint).
     type: list
@@ -84,7 +84,7 @@ options:
         required: true
       url:
         description:
-          - Base URL of a V(hub) or V(mirror), without user and query. The token is sent to O(endpoint) only.
+          - Base URL of a V(hub) or V(mirror), without user and query. O(token) is sent to O(endpoint) only.
           - C({repo}) and C({commit}) in it stand for those of the snapshot.
         type: str
       urls:
@@ -111,6 +111,31 @@ options:
         type: str
         choices: [copy, reflink, hardlink]
         default: copy
+      token:
+        description:
+          - Token that a V(mirror), V(peers), or a V(hub) with O(sources[].url) of its own wants, sent as a bearer token or
+            in O(sources[].header).
+          - Like every credential of a source it is sent to the origins of its own URLs only, not to what they redirect
+            to, and C(~/.netrc) is not used. It is in no result, log, file or argument list.
+          - Either a token or O(sources[].username) and a password, each as an option or as a file on the target.
+        type: str
+      token_file:
+        description: File on the target that holds the token, as O(token_file).
+        type: path
+      header:
+        description:
+          - Name of the header that carries the token as it is, where the server takes no bearer token; C(PRIVATE-TOKEN),
+            for instance.
+        type: str
+      username:
+        description: User for a server that asks for a password (HTTP Basic).
+        type: str
+      password:
+        description: Password of O(sources[].username).
+        type: str
+      password_file:
+        description: File on the target that holds the password, as O(token_file).
+        type: path
   token:
     description: Token for private and gated repositories. Mutually exclusive with O(token_file).
     type: str
@@ -304,6 +329,16 @@ EXAMPLES = r"""
       - type: mirror
         url: https://s3.example.com/models/{repo}/{commit}
       - type: hub
+
+- name: Take everything from a mirror that wants a password
+  llmops.vllm.model_shards:
+    repo: nvidia/Kimi-K2.5-NVFP4
+    manifest: /srv/llm/manifests/kimi.json
+    sources:
+      - type: mirror
+        url: https://artifacts.example.com/models/{repo}/{commit}
+        username: vllm
+        password_file: /etc/llm/mirror-password
 
 - name: Install a model that came on a disk, where no hub can be reached
   llmops.vllm.model_shards:
@@ -527,7 +562,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.llmops.vllm.plugins.module_utils.credentials import check_token, read_token
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import check_token, read_secret
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.model_detached import Answer, DetachedRequest, Host
 from ansible_collections.llmops.vllm.plugins.module_utils.model_request import Surroundings, as_result, fulfil
@@ -552,6 +587,12 @@ ARGUMENT_SPEC: dict[str, Any] = {
             "layout": {"type": "str", "choices": ["repo", "blobs"], "default": "repo"},
             "path": {"type": "path"},
             "link": {"type": "str", "choices": ["copy", "reflink", "hardlink"], "default": "copy"},
+            "token": {"type": "str", "no_log": True},
+            "token_file": {"type": "path", "no_log": False},
+            "header": {"type": "str"},
+            "username": {"type": "str"},
+            "password": {"type": "str", "no_log": True},
+            "password_file": {"type": "path", "no_log": False},
         },
         "required_if": [("type", "mirror", ["url"]), ("type", "peers", ["urls"]), ("type", "directory", ["path"])],
     },
@@ -590,18 +631,28 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
+def _read_secret(module: AnsibleModule, path: str, option: str) -> str:
+    secret = read_secret(path, option)
+    module.no_log_values.add(secret.strip())
+    return secret
+
+
 def _token(module: AnsibleModule) -> str | None:
     params = module.params
     if params["token_file"]:
-        token = read_token(params["token_file"])
-        module.no_log_values.add(token)
-        return token
+        path = params["token_file"]
+        return check_token(_read_secret(module, path, "token_file").strip(), f"token_file {path}")
     return check_token(params["token"], "token") if params["token"] else None
 
 
 def _answer(module: AnsibleModule) -> Answer:
     params = module.params
-    around = Surroundings(module.check_mode, token=lambda: _token(module), warn=module.warn)
+    around = Surroundings(
+        module.check_mode,
+        token=lambda: _token(module),
+        warn=module.warn,
+        read_secret=lambda path, option: _read_secret(module, path, option),
+    )
     if params["detach"] and params["state"] != "absent" and not module.check_mode:
         host = Host(find_launcher(run_command), default_root(os.geteuid()))
         return DetachedRequest(params, around, host).run()
@@ -613,7 +664,12 @@ def _answer(module: AnsibleModule) -> Answer:
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec=ARGUMENT_SPEC, mutually_exclusive=[("token", "token_file")], supports_check_mode=True
+        argument_spec=ARGUMENT_SPEC,
+        mutually_exclusive=[("token", "token_file")],
+        supports_check_mode=True,
+        # The host's log would show the list of sources as Python writes it, and a password with a backslash is then
+        # not recognised as one.
+        no_log=True,
     )
     try:
         answer = _answer(module)

@@ -196,6 +196,7 @@ SURROUNDINGS = [
 
 SOURCES = [
     Case("a mirror does not have a shard (404)", arrange.mirrored("404")),
+    Case("a mirror does not know who asks (401)", arrange.mirrored("401")),
     Case("a mirror has other bytes", arrange.mirrored("flip")),
     Case("a mirror's connection breaks in the middle", arrange.mirrored("truncate", 1)),
     Case("a mirror breaks in the middle and answers 500 from then on", arrange.mirrored(faults.cut_once_then_500())),

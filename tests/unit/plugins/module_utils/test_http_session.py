@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.bandwidth import Bandwidth
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import bearer
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import HttpClient, TransferError, load_requests
 from ansible_collections.llmops.vllm.plugins.module_utils.http_session import Sessions, check_proxy
@@ -106,7 +107,7 @@ def fetched(client: HttpClient, url: str) -> int:
 
 
 def test_a_given_proxy_is_asked_with_its_own_credentials(hub: Hub, proxy: Proxy) -> None:
-    client = HttpClient("http://hub.invalid", requests=load_requests(), token="hf_secret", proxy=proxy.url)
+    client = HttpClient("http://hub.invalid", requests=load_requests(), credential=bearer("hf_secret"), proxy=proxy.url)
     assert fetched(client, "http://hub.invalid/x") == 200
     expected = base64.b64encode(b"user:geheim").decode()
     assert f"Proxy-Authorization: Basic {expected}" in proxy.heads[0]
@@ -134,7 +135,9 @@ def test_a_given_proxy_comes_before_that_of_the_environment(
 
 def test_tls_goes_through_the_proxy_unseen(tls_hub: tuple[Hub, str], proxy: Proxy) -> None:
     hub, certificate = tls_hub
-    client = HttpClient(hub.endpoint, requests=load_requests(), token="hf_secret", ca_path=certificate, proxy=proxy.url)
+    client = HttpClient(
+        hub.endpoint, requests=load_requests(), credential=bearer("hf_secret"), ca_path=certificate, proxy=proxy.url
+    )
     assert fetched(client, f"{hub.endpoint}/{CONFIG}") == 200
     assert proxy.heads[0].startswith("CONNECT 127.0.0.1:") and "hf_secret" not in "".join(proxy.heads)
 
@@ -189,7 +192,7 @@ def test_netrc_is_not_read(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(netrc))
     hub.token = "hf_secret"
-    client = HttpClient(hub.endpoint, requests=load_requests(), token="hf_secret")
+    client = HttpClient(hub.endpoint, requests=load_requests(), credential=bearer("hf_secret"))
     assert fetched(client, f"{hub.endpoint}/{CONFIG}") == 200
     assert hub.log[0][2]["Authorization"] == "Bearer hf_secret"
 
@@ -239,7 +242,9 @@ def test_a_ca_bundle_that_is_none_is_bad_input(
 
 def test_a_sibling_has_proxy_and_ca_but_no_token(tls_hub: tuple[Hub, str], proxy: Proxy) -> None:
     hub, certificate = tls_hub
-    client = HttpClient("https://hub", requests=load_requests(), token="t", ca_path=certificate, proxy=proxy.url)
+    client = HttpClient(
+        "https://hub", requests=load_requests(), credential=bearer("t"), ca_path=certificate, proxy=proxy.url
+    )
     assert fetched(client.sibling(hub.endpoint), f"{hub.endpoint}/{CONFIG}") == 200
     assert proxy.heads and "Authorization" not in hub.log[0][2]
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import http_client
 from ansible_collections.llmops.vllm.plugins.module_utils import part_file as part_files
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import bearer
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.file_source import WrongDigestError
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection
@@ -53,7 +54,9 @@ class Rig:
 
         def connect() -> Connection:
             requests = http_client.load_requests()
-            client = http_client.HttpClient(url, requests=requests, token=token, ca_path=ca_path, stall_seconds=1.0)
+            client = http_client.HttpClient(
+                url, requests=requests, credential=bearer(token) if token else None, ca_path=ca_path, stall_seconds=1.0
+            )
             return Connection(client, HubApi(client, policy, has_token=token is not None), policy)
 
         return SnapshotKeeper(

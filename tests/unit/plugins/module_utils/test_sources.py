@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from typing import Any
 
+from ansible_collections.llmops.vllm.plugins.module_utils.credentials import basic, bearer
 from ansible_collections.llmops.vllm.plugins.module_utils.http_client import RetryPolicy
 from ansible_collections.llmops.vllm.plugins.module_utils.hub import Connection
 from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, RepoFile
@@ -21,19 +22,21 @@ class Client:
 
     requests_made = 0
 
-    def __init__(self, endpoint: str = "http://hub") -> None:
+    def __init__(self, endpoint: str = "http://hub", given: dict[str, Any] | None = None) -> None:
         self.endpoint = endpoint
+        self.given = {} if given is None else given
 
-    def sibling(self, endpoint: str) -> Client:
+    def sibling(self, endpoint: str, credential: Any) -> Client:
+        self.given[endpoint] = credential
         return Client(endpoint)
 
     def close(self) -> None:
         pass
 
 
-def sources(host: str, items: list[dict[str, Any]]) -> SourceSet:
+def sources(host: str, items: list[dict[str, Any]], given: dict[str, Any] | None = None) -> SourceSet:
     policy = RetryPolicy(5, sleep=lambda _seconds: None, jitter=lambda: 0.0)
-    client: Any = Client()
+    client: Any = Client(given=given)
     connection = Connection(client, client, policy)
     return SourceSet(parse_sources(items), LISTING, connect=lambda: connection, host=host)
 
@@ -61,3 +64,20 @@ def test_hosts_of_a_fleet_begin_with_other_files() -> None:
 def test_another_peer_is_not_waited_for_long_but_a_mirror_is() -> None:
     found = sources("me", [{"type": "peers", "urls": PEERS[:1]}, {"type": "mirror", "url": "http://m"}])
     assert [source.policy.retries for source in found.of(FILES[0])] == [1, 5]
+
+
+def test_credentials_belong_to_one_source_and_a_warning_names_what_is_sent_in_clear() -> None:
+    given: dict[str, Any] = {}
+    found = sources(
+        "me",
+        [
+            {"type": "peers", "urls": ["https://gpu-1", "http://gpu-2:1", "http://gpu-3:1"], "token": "s3cret"},
+            {"type": "mirror", "url": "https://m", "username": "u", "password": "s3cret"},
+            {"type": "mirror", "url": "http://open"},
+            {"type": "hub"},
+        ],
+        given,
+    )
+    assert found.warnings() == ["The credentials of the source http://gpu-2:1 are sent without encryption; use https."]
+    assert given["https://gpu-1"] == given["http://gpu-3:1"] == bearer("s3cret")
+    assert given["https://m"] == basic("u", "s3cret") and given["http://open"] is None

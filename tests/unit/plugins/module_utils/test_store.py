@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.module_utils.credentials import read_token
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.snapshot_removal import plan_removal, remove, users_of
 from ansible_collections.llmops.vllm.plugins.module_utils.store import (
@@ -116,26 +115,3 @@ def test_removal_finds_users_through_any_link_and_survives_an_interrupted_one(
 def test_a_file_with_a_second_name_frees_nothing(snapshot: Snapshot, tmp_path: Path) -> None:
     os.link(Path(snapshot.path, "sub", "a.safetensors"), tmp_path / "second")
     assert plan_removal(snapshot, str(tmp_path / "none")).freed_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "mode", "words"),
-    [
-        (b"hf_x\n", 0o644, "others can read it"),
-        (b"two words", 0o600, "one token"),
-        (b"", 0o600, "one token"),
-        (b"\xff\xfe", 0o600, "one token"),
-    ],
-)
-def test_a_token_file_that_is_open_to_others_or_holds_no_token_is_refused(
-    tmp_path: Path, content: bytes, mode: int, words: str
-) -> None:
-    path = tmp_path / "token"
-    path.write_bytes(content)
-    path.chmod(mode)
-    with pytest.raises(InvalidInputError, match=words):
-        read_token(str(path))
-    with pytest.raises(InvalidInputError, match="cannot be read"):
-        read_token(str(tmp_path / "missing"))
-    with pytest.raises(InvalidInputError, match="regular file"):
-        read_token(str(tmp_path))

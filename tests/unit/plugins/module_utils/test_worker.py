@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import subprocess
 import sys
@@ -100,6 +101,28 @@ def test_this_interpreter_can_do_a_whole_download_in_a_session_of_its_own(hub: H
     assert status["state"] == "done"
     assert DetachedRequest({**params, "revision": COMMIT}, around, host).run().values["requests"] == 0
     reap()
+
+
+def test_the_job_holds_what_files_of_secrets_hold_since_they_may_be_gone_before_it_is_done(
+    hub: Hub, tmp_path: Path
+) -> None:
+    jobs: list[dict[str, Any]] = []
+
+    class Launcher(SessionLauncher):
+        def start(self, start: Start) -> None:
+            jobs.append(json.loads(start.job))
+            raise LlmopsError("not today")
+
+    source = {"type": "mirror", "url": hub.endpoint, "link": None, "username": "u", "password_file": "/secret"}
+    params = {**DEFAULTS, "store": str(tmp_path / "store"), "endpoint": hub.endpoint, "sources": [source]}
+    around = Surroundings(
+        False, token=lambda: None, warn=lambda _text: None, read_secret=lambda path, _option: f"in {path}"
+    )
+    with pytest.raises(LlmopsError, match="not today"):
+        DetachedRequest(params, around, Host(Launcher(), str(tmp_path / "root"))).run()
+    assert jobs[0]["params"]["sources"] == [
+        {"type": "mirror", "url": hub.endpoint, "link": None, "username": "u", "password": "in /secret"}
+    ]
 
 
 def reap() -> None:

@@ -201,6 +201,25 @@ def test_the_token_reaches_the_hub_and_nothing_else(run: Any, hub: Hub, tmp_path
     assert TOKEN not in json.dumps([answer, result])
 
 
+def test_the_credentials_of_a_source_reach_it_and_nothing_else(run: Any, hub: Hub, tmp_path: Path) -> None:
+    hub.token = TOKEN
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text(TOKEN)
+    source = {"type": "hub", "url": hub.endpoint.replace("127.0.0.1", "localhost"), "token_file": str(secret)}
+    params = {"token": TOKEN, "sources": [source]}
+    answer = begin(run, hub, **params)
+    secret.unlink()
+    process = Path("/proc", answer["stop_command"].split()[1])
+    seen = [process.joinpath(name).read_bytes() for name in ("cmdline", "environ")]
+    hub.gate.open()
+    result = follow(run, answer, token=TOKEN, sources=[{**source, "token_file": None, "token": TOKEN}])
+    assert result.get("changed") and result["sources"][0]["location"] == source["url"], result
+    seen += [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [content for content in seen if TOKEN.encode() in content]
+    assert TOKEN not in json.dumps([answer, result])
+
+
 def test_a_workplace_that_is_somebody_elses_is_refused(run: Any, host: Path) -> None:
     host.mkdir(mode=0o755)
     result = run()

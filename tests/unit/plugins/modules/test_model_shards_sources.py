@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils import basic
 from ansible_collections.llmops.vllm.tests.unit.hub_server import COMMIT, REPO, TOKEN, Hub, git_sha1, sha256_of
 
 SHARD = "model-00002-of-00003.safetensors"
@@ -257,6 +258,8 @@ def test_a_manifest_that_cannot_be_used_is_refused(run: Any, tmp_path: Path, man
         ({"type": "mirror", "url": "http://u:pw@x"}, "http(s) URL"),
         ({"type": "mirror", "url": "http://x/{branch}"}, "{repo} and {commit}"),
         ({"type": "torrent"}, "torrent"),
+        ({"type": "mirror", "url": "http://x", "token": "pw@", "username": "u"}, "either a token or a username"),
+        ({"type": "hub", "token": "pw@"}, "the module's token or token_file"),
     ],
 )
 def test_a_source_that_cannot_be_meant_is_refused(run: Any, tmp_path: Path, source: Any, words: str) -> None:
@@ -325,13 +328,26 @@ def test_where_reflinks_do_not_exist_the_next_source_is_asked(
         shutil.rmtree(usb)
 
 
-def test_a_second_hub_is_asked_for_files_without_the_token(run: Any, hub: Hub, snapshot: Path, serve: Any) -> None:
+def test_a_second_hub_gets_its_own_token_and_not_the_first_ones(run: Any, hub: Hub, snapshot: Path) -> None:
     hub.token = TOKEN
     result = run(sources=[{"type": "hub", "url": hub.endpoint.replace("127.0.0.1", "localhost")}], token=TOKEN)
     assert "does not exist or it is private" in result["msg"]
-    assert run(sources=[{"type": "hub"}], token=TOKEN)["changed"]
+    source = {"type": "hub", "url": hub.endpoint.replace("127.0.0.1", "localhost")}
+    assert "the token given is wrong" in run(sources=[{**source, "token": "other"}], token=TOKEN)["msg"]
+    assert run(sources=[{**source, "token": TOKEN}], token=TOKEN)["changed"]
     assert_right(snapshot, hub)
     assert json.loads((snapshot / ".llmops" / "manifest.json").read_text())["endpoint"] == hub.endpoint
+
+
+def test_the_log_of_the_host_shows_no_secret_however_it_is_written(
+    run: Any, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(basic, "has_journal", False)
+    monkeypatch.setattr(basic.AnsibleModule, "_log_to_syslog", lambda _module, text: logged.append(text))
+    mirror = {"type": "mirror", "url": hub.endpoint, "username": "u", "password": "back\\slash'\"5ecret"}
+    result = run(sources=[mirror, {"type": "hub"}], token="t0ken")
+    assert not any(secret in text for text in [*logged, json.dumps(result)] for secret in ("5ecret", "t0ken"))
 
 
 def test_published_files_feed_other_hosts_and_go_with_their_snapshot(
