@@ -113,8 +113,8 @@ options:
         default: copy
       token:
         description:
-          - Token that a V(mirror), V(peers), or a V(hub) with O(sources[].url) of its own wants, sent as a bearer token or
-            in O(sources[].header).
+          - Token that a V(mirror), V(peers), or a V(hub) with O(sources[].url) of its own wants. It is sent as a bearer
+            token or in O(sources[].header).
           - Like every credential of a source it is sent to the origins of its own URLs only, not to what they redirect
             to, and C(~/.netrc) is not used. It is in no result, log, file or argument list.
           - Either a token or O(sources[].username) and a password, each as an option or as a file on the target.
@@ -124,8 +124,8 @@ options:
         type: path
       header:
         description:
-          - Name of the header that carries the token as it is, where the server takes no bearer token; C(PRIVATE-TOKEN),
-            for instance.
+          - Name of the header that carries the token as it is, where the server takes no bearer token;
+            C(PRIVATE-TOKEN), for instance.
         type: str
       username:
         description: User for a server that asks for a password (HTTP Basic).
