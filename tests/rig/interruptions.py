@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Interrupt rollouts at seeded points, and see that each ends in a release that has proved itself.
 
-usage: interruptions.py --host NAME --container NAME [--count N] [--seed N] -- COMMAND OF A DEPLOYMENT...
+usage: interruptions.py --host NAME --container NAME --instance NAME [--count N] [--seed N] -- COMMAND OF A DEPLOYMENT...
 
 A point is a task, a moment after it began, and what happens then: the run is killed, or the host is restarted. The
 command deploys one of two releases, by `--extra-vars interruption_seqs=N`. After the interruption the next run, which
@@ -35,29 +35,29 @@ TASKS = (
     "Start the instance",
     "Wait until this launch has proven itself",
     "Keep the receipt",
-    "Make it the release to go back to",
     "Let other runs in again",
 )
 SEQS = (4, 5)
 LOOK = """
-import json, os, subprocess
-home = "/srv/llm/instances/kimi"
+import json, os, subprocess, sys
+instance = sys.argv[1]
+home = f"/srv/llm/instances/{instance}"
 def link(name):
     path = os.path.join(home, name)
     return os.path.basename(os.readlink(path)) if os.path.islink(path) else None
 def receipt(release):
     try:
-        return json.load(open(f"/srv/llm/releases/kimi/{release}/release.json"))
+        return json.load(open(f"/srv/llm/releases/{instance}/{release}/release.json"))
     except OSError:
         return {}
-shown = subprocess.run(["systemctl", "show", "vllm@kimi", "--property=ActiveState,InvocationID,ExecMainStatus"],
+shown = subprocess.run(["systemctl", "show", f"vllm@{instance}", "--property=ActiveState,InvocationID,ExecMainStatus"],
                        capture_output=True, text=True).stdout
 unit = dict(line.split("=", 1) for line in shown.splitlines())
 intent = os.path.join(home, "intent.json")
 print(json.dumps({
     "current": link("current"), "proven": link("proven"), "outcome": receipt(link("current")).get("outcome"),
     "intent": json.load(open(intent)) if os.path.exists(intent) else None,
-    "locked": os.path.exists("/run/llmops-vllm/kimi.lock"), "unit": unit["ActiveState"],
+    "locked": os.path.exists(f"/run/llmops-vllm/{instance}.lock"), "unit": unit["ActiveState"],
     "same_unit": open("/etc/systemd/system/vllm@.service").read()
                  == open(f"{home}/current/vllm@.service").read(),
 }))
@@ -77,9 +77,10 @@ class Point:
 class Rig:
     """One host and the command that deploys to it."""
 
-    def __init__(self, host: str, container: str, command: list[str]) -> None:
+    def __init__(self, host: str, container: str, instance: str, command: list[str]) -> None:
         self._host = host
         self._container = container
+        self._instance = instance
         self._command = command
         self._engine = os.environ["RIG_ENGINE"]
 
@@ -137,7 +138,7 @@ class Rig:
 
     def look(self) -> dict[str, object]:
         """Return what the instance is."""
-        answer: dict[str, object] = json.loads(self.engine("exec", self._container, "python3", "-c", LOOK))
+        answer: dict[str, object] = json.loads(self.engine("exec", self._container, "python3", "-c", LOOK, self._instance))
         return answer
 
 
@@ -201,11 +202,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", required=True)
     parser.add_argument("--container", required=True)
+    parser.add_argument("--instance", required=True)
     parser.add_argument("--count", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
-    rig = Rig(given.host, given.container, given.command)
+    rig = Rig(given.host, given.container, given.instance, given.command)
     now, failed = SEQS[0], 0
     rig.deploy(now)
     releases = {now: rig.look()["current"]}

@@ -33,6 +33,32 @@ def test_a_release_takes_over_in_steps_each_done_once(call, folder):
     assert not list((folder / "run").iterdir())
 
 
+RECEIPT = {"release": "aaa", "outcome": "proven", "time": "2026-03-01T10:00:00Z"}
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_the_receipt_is_kept_with_the_last_step(call, folder, check):
+    call("switched")
+    result = call("proven", check=check, receipt=RECEIPT)
+    kept = folder / "llm/receipts/kimi/2026-03-01T100000Z-aaa.json"
+    assert result["changed"] is True and result["paths"][0] == str(kept)
+    assert kept.exists() is not check and (folder / "llm/instances/kimi/proven").is_symlink() is not check
+    assert (folder / "llm/releases/kimi/aaa/release.json").exists() is not check
+
+
+@pytest.mark.parametrize(
+    ("state", "receipt", "said"),
+    [
+        ("switched", RECEIPT, "for state proven only"),
+        ("proven", {**RECEIPT, "release": "bbb"}, "of release bbb, not of aaa"),
+        ("proven", {**RECEIPT, "time": "now"}, "time 'now'"),
+    ],
+)
+def test_a_receipt_that_does_not_fit_is_refused_and_nothing_moves(call, folder, state, receipt, said):
+    assert said in call(state, receipt=receipt)["msg"]
+    assert not (folder / "llm/instances").exists()
+
+
 def test_check_mode_moves_nothing(call, folder):
     result = call("switched", check=True)
     assert result["changed"] is True and str(folder / "llm/instances/kimi/current") in result["paths"]
