@@ -4,10 +4,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Interrupt rollouts at seeded points, and see that each ends in a release that has proved itself.
 
-usage: interruptions.py --host NAME --container NAME --instance NAME [--count N] [--seed N] -- COMMAND OF A DEPLOYMENT...
+usage: interruptions.py --host NAME --container NAME --instance NAME [--count N] [--seed N] -- COMMAND...
 
 A point is a task, a moment after it began, and what happens then: the run is killed, or the host is restarted. The
-command deploys one of two releases, by `--extra-vars interruption_seqs=N`. After the interruption the next run, which
+command of a deployment deploys one of two releases, by `--extra-vars interruption_seqs=N`. After the interruption the next run, which
 wants the same release or the one before, has to end with that one proven and serving; a host that was restarted has to
 be at the proven release before that. The last line is one JSON object. Exit status 1 when any point ended elsewhere.
 """
@@ -138,7 +138,9 @@ class Rig:
 
     def look(self) -> dict[str, object]:
         """Return what the instance is."""
-        answer: dict[str, object] = json.loads(self.engine("exec", self._container, "python3", "-c", LOOK, self._instance))
+        answer: dict[str, object] = json.loads(
+            self.engine("exec", self._container, "python3", "-c", LOOK, self._instance)
+        )
         return answer
 
 
