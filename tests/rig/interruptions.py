@@ -7,9 +7,10 @@
 usage: interruptions.py --host NAME --container NAME --instance NAME [--count N] [--seed N] -- COMMAND...
 
 A point is a task, a moment after it began, and what happens then: the run is killed, or the host is restarted. The
-command of a deployment deploys one of two releases, by `--extra-vars interruption_seqs=N`. After the interruption the next run, which
-wants the same release or the one before, has to end with that one proven and serving; a host that was restarted has to
-be at the proven release before that. The last line is one JSON object. Exit status 1 when any point ended elsewhere.
+command deploys to the host, one of two releases by ``--extra-vars interruption_seqs=N``. After the interruption the
+next run, which wants the same release or the one before, has to end with that one proven and serving; a host that was
+restarted has to be at the proven release before that. The last line is one JSON object. Exit status 1 when any point
+ended elsewhere.
 """
 
 from __future__ import annotations
