@@ -17,7 +17,7 @@ usage: make bench-fleet    the last line is one JSON object:
 FLEET_HOSTS=4 takes no more hosts than that, each of them a container with systemd (default 16); FLEET_RUNS is how many
 runs a median is taken of (default 3). systemd, HAProxy, ssh and the clients' requests are real. The engine is a
 stand-in, tests/rig/stand_in_engine.py, that loads nothing and starts in a second, and all hosts share this machine's
-cores.
+cores. The model's revision is pinned, as it is for a release that is meant to last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from _measure import CORES, Sample, run
 ROOT = Path(__file__).parents[2]
 NAME = "bench-fleet"
 MODEL_FILE = ROOT / "extensions/molecule/replace/tiny_llama.yml"
+STORE = "/srv/llm/store/rehearsal--tiny-llama"
 COUNTS = (1, 2, 4, 8, 16)
 ROLLOUTS = (1, 4)
 HOSTS = int(os.environ.get("FLEET_HOSTS", "16"))
@@ -60,6 +61,7 @@ class Fleet:
 
     folder: Path
     environment: dict[str, str]
+    pinned: dict[str, str] = field(default_factory=dict)
 
     def playbook(self, name: str, *arguments: str) -> list[str]:
         """Return the command that runs a playbook of this checkout."""
@@ -80,7 +82,7 @@ class Fleet:
     def deploy(self, count: int, settings: dict[str, Any]) -> list[str]:
         """Return the user's command for the first ``count`` hosts."""
         limit = ",".join(f"rehearsal-{number}" for number in range(1, count + 1))
-        model = {"deploy_model_file": str(ROOT / "extensions/molecule/replace/tiny_llama.yml")}
+        model = {"deploy_model_file": str(MODEL_FILE), **self.pinned}
         return self.playbook(
             "playbooks/deploy.yml", "--limit", limit, "--extra-vars", json.dumps({**model, **settings})
         )
@@ -130,6 +132,7 @@ def fleet_of(hosts: int) -> Iterator[Fleet]:
             fleet.must(fleet.playbook("extensions/molecule/fleet/prepare.yml"))
             fleet.must(fleet.playbook("playbooks/gateway.yml", "--extra-vars", f"deploy_model_file={MODEL_FILE}"))
             fleet.must(fleet.deploy(hosts, {"deploy_serial": "100%"}))
+            fleet.pinned["model_store_revision"] = fleet.on("rehearsal-1", "ls", STORE).strip()
             yield fleet
         finally:
             fleet.must(fleet.playbook("tests/rig/playbooks/down.yml"))
