@@ -1,9 +1,9 @@
 # Copyright: (c) 2026, llmops.vllm maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which of an installed vLLM's kernels take a model on a GPU, beside attention, as its source says.
+"""Which of an installed vLLM's kernels take a model on a GPU, beside attention and experts, as its source says.
 
-Quantisation methods, kernels for the experts, for the vision tower, and for the prefill of latent attention.
+Quantisation methods, kernels for the vision tower, and for the prefill of latent attention.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_static import (
     StaticEngine,
     is_latent,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.engine_syntax import Raised
 
 QUANTIZATION = "vllm.model_executor.layers.quantization"
-EXPERTS = "vllm.model_executor.layers.fused_moe"
-NVFP4_EXPERTS = f"{EXPERTS}.oracle.nvfp4.select_nvfp4_moe_backend"
-KEYS = "vllm.model_executor.layers.quantization.utils.quant_utils"
 PREFILL = "vllm.v1.attention.backends.mla.prefill.selector.get_mla_prefill_backend"
-OVERRIDING = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed")
+# Methods that may claim a checkpoint of another name, by the beginning of that name.
+OVERRIDING = {
+    "modelopt": ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"),
+    "mxfp4": ("gpt_oss_mxfp4",), "gptq": ("auto_gptq", "gptq_marlin"), "awq": ("auto_awq", "awq_marlin"),
+}  # fmt: skip
 
 
 def architecture(engine: StaticEngine) -> dict[str, Any]:
@@ -103,69 +103,22 @@ def _least(engine: StaticEngine, method: str) -> Any:
 
 
 def _overridden(engine: StaticEngine, method: str, found: Any, methods: Any) -> str:
-    """Return the method that a checkpoint of ModelOpt, which names no algorithm, has by its content."""
-    for name in OVERRIDING if method.startswith("modelopt") else ():
+    """Return the method that claims a checkpoint by its content, as one of ModelOpt, which names no algorithm."""
+    names = next((claiming for start, claiming in OVERRIDING.items() if method.startswith(start)), ())
+    for name in names:
         if name not in methods:
             continue
 
         def ask(name: str = name) -> Any:
             override = engine.reader.attribute(_class_of(engine, name), "override_quantization_method")
-            return engine.reader.call(override, (found, None), {})
+            values = (found, None, engine.described())
+            wanted = override.node.args.args if isinstance(override, Function) else ()
+            return engine.reader.call(override, values[: len(wanted) - 1], {})
 
         answers = engine.reader.outcomes(ask)
         if all(isinstance(answer, str) for answer in answers):
             return str(answers[0])
     return method
-
-
-def experts(engine: StaticEngine) -> dict[str, Any]:
-    """Return which backends may take NVFP4 experts: ``possible``, the preferred first, and ``reasons`` against all.
-
-    Raises CannotTell.
-    """
-    reader = engine.reader
-    select = reader.named(NVFP4_EXPERTS)
-    if not isinstance(select, Function):
-        raise CannotTell(f"{NVFP4_EXPERTS} is not in the source")
-    keys = [reader.named(f"{KEYS}.{name}") for name in ("kNvfp4Static", "kNvfp4Dynamic")]
-    values = (_experts_config(engine), *keys)[: len(select.node.args.args)]
-    found = reader.outcomes(lambda: reader.call(select, values, {}))
-    possible, reasons = [], []
-    for answer in found:
-        chosen = answer[0] if isinstance(answer, tuple) and answer else answer
-        if isinstance(chosen, Member):
-            possible.append(chosen.name)
-        elif isinstance(chosen, Raised):
-            reasons.append(chosen.message)
-        else:
-            raise CannotTell(text(chosen) if not isinstance(chosen, Unknown) else chosen.why)
-    return {"possible": list(dict.fromkeys(possible)), "reasons": list(dict.fromkeys(reasons))}
-
-
-def _experts_config(engine: StaticEngine) -> Record:
-    """Return the engine's description of the experts as far as it follows from model and launch."""
-    launch, model, reader = engine.subject.launch, text_config(engine.subject.config), engine.reader
-    ranks, copies = launch.count("tensor-parallel-size"), launch.count("data-parallel-size")
-    together = launch.is_set("enable-expert-parallel")
-    kind = reader.named(f"{EXPERTS}.config.FusedMoEParallelConfig")
-    parallel = {
-        "tp_size": 1 if together else ranks, "dp_size": copies, "pcp_size": 1, "sp_size": 1, "use_ep": together,
-        "ep_size": ranks * copies if together else 1, "enable_eplb": launch.is_set("enable-eplb"),
-        "all2all_backend": launch.text("all2all-backend") or "allgather_reducescatter", "is_sequence_parallel": False,
-    }  # fmt: skip
-    activation = str(model.get("hidden_act") or "silu")
-    activations = reader.named(f"{EXPERTS}.activation.MoEActivation")
-    if isinstance(activations, Class):
-        activation = reader.attribute(activations, activation.upper())
-    return Record(
-        {
-            "moe_backend": launch.text("moe-backend").replace("-", "_") or "auto", "activation": activation,
-            "moe_parallel_config": Record(parallel, kind if isinstance(kind, Class) else None),
-            "is_act_and_mul": True, "swiglu_limit": None, "is_lora_enabled": False, "has_hash_routing": False,
-            "require_decomposed_backend": False, "hidden_dim": model.get("hidden_size"), "has_bias": False,
-            "router_logits_dtype": None, "num_experts": model.get("n_routed_experts"),
-        }
-    )  # fmt: skip
 
 
 def vision(engine: StaticEngine) -> str:

@@ -120,7 +120,10 @@ def equal(left: Any, right: Any) -> bool | Unknown:
 def _records_equal(left: Record, right: Record) -> bool | Unknown:
     if left.open or right.open or left.kind is not right.kind:
         return left is right or Unknown("two objects")
-    return equal(tuple(left.attributes.values()), tuple(right.attributes.values()))
+    # Fields come in the order in which they were given.
+    names = {**left.attributes, **right.attributes}
+    sides = (tuple(one.attributes.get(name, Unknown(name)) for name in names) for one in (left, right))
+    return equal(*sides)
 
 
 def _all_equal(left: Any, right: Any) -> bool | Unknown:

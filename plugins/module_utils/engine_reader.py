@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils import engine_operations as operations
@@ -279,6 +280,8 @@ class Reader(Syntax):
 
     def _isinstance(self, value: Any, kinds: Any) -> Any:
         kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+        if Symbol("builtins.object") in kinds:
+            return True
         if isinstance(value, (Unknown, Symbol)):
             return operations.unknown("isinstance()")
         if isinstance(value, Member):
@@ -303,7 +306,7 @@ class Reader(Syntax):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
             if "ClassVar" not in ast.unparse(node.annotation)
         ]
-        if not fields or any(isinstance(node, ast.FunctionDef) and node.name == "__init__" for node in kind.node.body):
+        if not fields or any(_defines(one, "__init__") for one in self.ancestry(kind)):
             return self._initialised(kind, arguments, named)
         values = dict(zip((name for name, _default in fields), arguments))
         values.update(named)
@@ -313,12 +316,14 @@ class Reader(Syntax):
         return Record(values, kind, open=False)
 
     def _initialised(self, kind: Class, arguments: Sequence[Any], named: Mapping[str, Any]) -> Record:
-        """Return an object whose ``__init__`` keeps what it is given under the same names; all else is unknown."""
-        for node in kind.node.body:
-            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                names = [one.arg for one in node.args.args[1:]]
-                return Record({**dict(zip(names, arguments)), **named}, kind)
-        return Record(dict(named), kind)
+        """Return an object as its ``__init__`` leaves it; what that is given and does not keep has the same name."""
+        made = Record(dict(named), kind, made=True)
+        begin = self._of_class(self.ancestry(kind), "__init__", made)
+        if isinstance(begin, Function):
+            names = [one.arg for one in begin.node.args.args[1:]]
+            made = Record({**dict(zip(names, arguments)), **named}, kind, made=True)
+            self._run(replace(begin, bound=made), arguments, named)
+        return made
 
     def _run(self, function: Function, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         node = function.node
@@ -362,6 +367,10 @@ class Reader(Syntax):
         if wanted.kwarg is not None:
             names[wanted.kwarg.arg] = rest
         return names
+
+
+def _defines(kind: Class, name: str) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in kind.node.body)
 
 
 def _assigned(node: ast.stmt, name: str) -> ast.expr | None:

@@ -113,11 +113,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Record:
-    """An object with attributes. Where it is ``open`` an attribute that is not there is unknown, and not missing."""
+    """An object with attributes. Where it is ``open`` an attribute that is not there is unknown, and not missing.
+
+    ``made`` is one that the source itself has made, whose attributes it sets.
+    """
 
     attributes: Mapping[str, Any]
     kind: Class | None = None
     open: bool = True
+    made: bool = False
 
 
 class Package:
@@ -164,11 +168,15 @@ class Package:
             except (OSError, ValueError, SyntaxError, RecursionError):
                 return None  # such as syntax that is newer than this Python
             here = name if path.endswith("__init__.py") else name.rpartition(".")[0]
-            module = Module(self, name, tree, here)
-            for key, binding, guards in _bindings(tree.body, here, ()):
-                module.bindings.setdefault(key, []).append((binding, guards))
-            return module
+            return self.read_tree(name, tree, here)
         return None
+
+    def read_tree(self, name: str, tree: ast.Module, here: str) -> Module:
+        """Return a module for a syntax tree; relative imports start from the package ``here``."""
+        module = Module(self, name, tree, here)
+        for key, binding, guards in _bindings(tree.body, here, ()):
+            module.bindings.setdefault(key, []).append((binding, guards))
+        return module
 
 
 def _bindings(

@@ -126,15 +126,19 @@ class StaticEngine:
     def _engine_config(self) -> Record:
         """Return as much of the engine's own configuration as is known before it makes one."""
         subject = self.subject
-        model = text_config(subject.config)
-        ranks = subject.launch.count("tensor-parallel-size")
+        model, launch = text_config(subject.config), subject.launch
+        ranks = launch.count("tensor-parallel-size")
         heads, kv_heads = (int(model.get(name) or 0) for name in ("num_attention_heads", "num_key_value_heads"))
         counts = {
             "get_num_attention_heads": lambda *_values: heads // ranks or Unknown("heads"),
             "get_num_kv_heads": lambda *_values: max(1, kv_heads // ranks) if kv_heads else Unknown("heads"),
             "get_head_size": lambda *_values: head_size(subject.config),
         }
-        described = {"hf_text_config": Record(dict(model), open=False), "hf_config": self.described()}
+        given = launch.argument("quantization-config")
+        described = {
+            "hf_text_config": Record(dict(model), open=False), "hf_config": self.described(),
+            "quantization_config": None if given is None else Unknown("quantization-config"),
+        }  # fmt: skip
         return Record(
             {
                 "model_config": Record(

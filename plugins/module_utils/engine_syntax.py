@@ -16,6 +16,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_source import (
     Function,
     Import,
     Module,
+    Record,
     Super,
     Symbol,
     Unknown,
@@ -213,6 +214,10 @@ class Syntax(ABC):
             container, key = self.value(target.value, frame), self.value(target.slice, frame)
             if isinstance(container, dict) and operations.known(key):
                 container[key] = value
+        elif isinstance(target, ast.Attribute):
+            thing = self.value(target.value, frame)
+            if isinstance(thing, Record) and thing.made and isinstance(thing.attributes, dict):
+                thing.attributes[target.attr] = value
 
     # Values
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import text_config
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_experts import count_of_experts, experts
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
     architecture,
-    experts,
     parallel,
     prefill,
     quantization,
@@ -35,7 +35,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.findings import Findin
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
 
 UNASKED = frozenset(("import", "broken", "silent"))  # stages at which an engine has said nothing of model or arguments
-NVFP4 = "modelopt_fp4"
 KERNELS = {
     "experts": ("moe_backend", "moe-backend", "kernels for its experts"),
     "vision": ("vision_backend", "mm-encoder-attn-backend", "attention for its vision tower"),
@@ -99,9 +98,9 @@ def consult_source(
         found.ask("architecture", architecture)
         found.ask("parallel", parallel)
     found.ask("quantization", quantization)
-    method = dict(found.told.get("quantization") or {}).get("method")
-    if method == NVFP4 and text_config(config).get("n_routed_experts"):
-        found.ask("experts", experts)
+    method = dict(found.told.get("quantization") or {})
+    if method.get("known") and count_of_experts(config):
+        found.ask("experts", lambda engine: experts(engine, str(method["method"])))
     found.ask("vision", vision)
     found.ask("prefill", prefill)
     attention, dtype = found.told.pop("attention", {}), str(found.told.pop("kv_cache_dtype", ""))

@@ -273,8 +273,8 @@ kernels:
       type: dict
       sample: {"method": "modelopt_fp4", "known": true, "min_capability": 75}
     experts:
-      description: C(possible) backends for experts in NVFP4, and C(reasons) of those that refuse.
-      returned: when the model has such experts
+      description: C(possible) backends for the experts in their quantisation, and C(reasons) of those that refuse.
+      returned: when the model has experts, and this version selects among kernels for them
       type: dict
       sample: {"possible": ["FLASHINFER_CUTLASS"], "reasons": []}
     vision:

@@ -151,11 +151,11 @@ _VLLM_MODELS = {**_TEXT}
     "vllm/model_executor/layers/quantization/__init__.py": """
 from typing import Literal, get_args
 
-QuantizationMethods = Literal["modelopt", "modelopt_fp4", "old"]
+QuantizationMethods = Literal["modelopt", "modelopt_fp4", "mxfp4", "gpt_oss_mxfp4", "compressed-tensors", "old"]
 QUANTIZATION_METHODS: list = list(get_args(QuantizationMethods))
 
 
-class ModelOpt:
+class Base:
     @classmethod
     def get_min_capability(cls):
         return 80
@@ -164,34 +164,119 @@ class ModelOpt:
     def override_quantization_method(cls, config, user):
         return None
 
+    @classmethod
+    def from_config(cls, config):
+        return cls(config.get("width"))
+
+
+class ModelOpt(Base):
+    def __init__(self, width):
+        self.width = width
+
+    def get_quant_method(self, layer, prefix):
+        from vllm.model_executor.layers.fused_moe import Old
+
+        return Old(layer.moe_config)
+
 
 class Fp4(ModelOpt):
     @classmethod
     def override_quantization_method(cls, config, user):
         return "modelopt_fp4" if config.get("algo") == "NVFP4" else None
 
+    def get_quant_method(self, layer, prefix):
+        from vllm.model_executor.layers.fused_moe import Choosing, RoutedExperts
+
+        if isinstance(layer, RoutedExperts):
+            return Choosing(layer.moe_config, self.width or 1)
+
+
+class Other(Fp4):
+    @classmethod
+    def override_quantization_method(cls, config, user, hf_config=None):
+        return "gpt_oss_mxfp4" if getattr(hf_config, "model_type", None) == "gpt_oss" else None
+
+
+class Compressed(Base):
+    def _is_small(self, scheme):
+        from compressed_tensors.quantization import QuantizationArgs, QuantizationStrategy
+
+        return isinstance(scheme, QuantizationArgs) and scheme.strategy == QuantizationStrategy.GROUP.value
+
 
 def get_quantization_config(quantization):
-    return {"modelopt": ModelOpt, "modelopt_fp4": Fp4}[quantization]
+    kinds = {"modelopt": ModelOpt, "modelopt_fp4": Fp4, "gpt_oss_mxfp4": Other, "mxfp4": ModelOpt}
+    return {**kinds, "compressed-tensors": Compressed}[quantization]
 """,
-    "vllm/model_executor/layers/quantization/utils/quant_utils.py": "kNvfp4Static = 1\nkNvfp4Dynamic = 2\n",
-    "vllm/model_executor/layers/fused_moe/oracle/nvfp4.py": """
+    "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe.py": """
+from compressed_tensors import CompressionFormat
+
+from vllm.model_executor.layers.fused_moe import Choosing, Old
+
+
+class CompressedTensorsMoEMethod:
+    @staticmethod
+    def get_moe_method(quant_config, layer, layer_name):
+        schemes = [quant_config.get_scheme_dict(layer, layer_name + name) for name in (".0.up_proj", ".0.down_proj")]
+        scheme = schemes.pop()
+        if not all([one == scheme for one in schemes]):
+            raise ValueError("several schemes")
+        if quant_config._is_small(scheme.get("weights")) and scheme.get("input_activations") is None:
+            assert scheme.get("format") == CompressionFormat.pack_quantized.value
+            return Choosing(layer.moe_config, scheme.get("weights").group_size)
+        return Old(layer.moe_config)
+""",
+    "vllm/model_executor/layers/fused_moe/__init__.py": """
+from vllm.model_executor.layers.fused_moe.oracle.kernels import select_moe_backend
+
+
+class RoutedExperts:
+    pass
+
+
+class Method:
+    def __init__(self, moe):
+        self.moe = moe
+
+
+class Old(Method):
+    def __init__(self, moe):
+        super().__init__(moe)
+        self.backend = "only one"
+
+
+class Choosing(Method):
+    def __init__(self, moe, width):
+        super().__init__(moe)
+        self.backend, self.kernels = select_moe_backend(self.moe, width)
+        for kernel in self.kernels:
+            self.prepare(kernel)
+
+
+class UnquantizedFusedMoEMethod(Choosing):
+    def __init__(self, moe):
+        super().__init__(moe, 1)
+""",
+    "vllm/model_executor/layers/fused_moe/oracle/kernels.py": """
 from enum import Enum
 
 from vllm.platforms import current_platform
 
 
-class Kernels(Enum):
+class MoeBackend(Enum):
     FAST = "fast"
     SLOW = "slow"
 
 
-def select_nvfp4_moe_backend(config, weight, activation):
+def select_moe_backend(config, width):
+    share = config.intermediate_size_per_partition
     if config.moe_backend == "fast" and not current_platform.has_device_capability(100):
-        raise ValueError(f"fast does not take {weight} and {activation} here")
+        raise ValueError(f"fast does not take {width} here")
     if config.moe_backend == "auto" and config.moe_parallel_config.use_ep:
         raise NotImplementedError("no backend for that")
-    return (Kernels.FAST if current_platform.has_device_capability(100) else Kernels.SLOW), None
+    if share % width != 0:
+        raise NotImplementedError(f"groups of {width} do not go into {share}")
+    return (MoeBackend.FAST if current_platform.has_device_capability(100) else MoeBackend.SLOW), None
 """,
 }
 

@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_experts import experts
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
     architecture,
-    experts,
     parallel,
     prefill,
     quantization,
@@ -213,16 +213,107 @@ EXPERTS = {
 OTHERS = (["MARLIN"], ["FLASHINFER_TRTLLM"], ["FLASHINFER_CUTLASS"])
 
 
+def kernels(engine: StaticEngine) -> dict[str, Any]:
+    """What the source says of the experts, in the quantisation that it makes of the checkpoint's."""
+    return experts(engine, quantization(engine)["method"])
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_experts_in_nvfp4_get_the_kernels_of_their_gpu(version: str) -> None:
-    found = tuple(experts(engine(version, capability, KIMI))["possible"] for capability in (SM90, SM100, SM120))
+    found = tuple(kernels(engine(version, capability, KIMI))["possible"] for capability in (SM90, SM100, SM120))
     assert found == EXPERTS.get(version, OTHERS)
+
+
+MIXTURE = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "num_experts": 128, "moe_intermediate_size": 2048,
+}  # fmt: skip
+OPEN = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "num_local_experts": 128, "swiglu_limit": 7.0,
+    "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+EIGHT = {"num_bits": 8, "type": "float", "symmetric": True}
+FOUR = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True, "dynamic": False}
+
+
+def compressed(form: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> dict[str, Any]:
+    """A checkpoint of compressed-tensors with one scheme."""
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    named = {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head", "re:.*self_attn.*"]}
+    return {"text_config": {**TEXT, "moe_intermediate_size": 2048},
+            "quantization_config": {**named, "config_groups": {"group_0": group}}}  # fmt: skip
+
+
+def quantised(method: str, **more: Any) -> dict[str, Any]:
+    """Experts in a quantisation of its own name."""
+    return {**MIXTURE, "quantization_config": {"quant_method": method, **more}}
+
+
+GPTQ = {"bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+KINDS = {
+    "none": MIXTURE,
+    "fp8 in blocks": quantised("fp8", activation_scheme="dynamic", weight_block_size=[128, 128]),
+    "fp8 by tensor": quantised("fp8", activation_scheme="static"),
+    "fp8 of ModelOpt": quantised("modelopt", quant_algo="FP8"),
+    "fp8 by channel": compressed(
+        "float-quantized", {**EIGHT, "strategy": "channel"}, {**EIGHT, "strategy": "token", "dynamic": True}
+    ),
+    "int4 in groups": compressed("pack-quantized", FOUR, None),
+    "mxfp4": OPEN,
+    "gptq": quantised("gptq", **GPTQ),
+}  # fmt: skip
+CUTLASS_FI, TRT, DEEP, MARLIN = "FLASHINFER_CUTLASS", "FLASHINFER_TRTLLM", "DEEPGEMM", "MARLIN"
+TRITONS, EITHER = ("TRITON",) * 3, f"{TRT} {CUTLASS_FI}"
+BY_TENSOR = {
+    "0.14.1": TRITONS, "0.16.0": (CUTLASS_FI, EITHER, CUTLASS_FI), "0.32.0": (CUTLASS_FI, CUTLASS_FI, CUTLASS_FI),
+}  # fmt: skip
+NARROW = {"0.22.1": (MARLIN,) * 3, "0.32.0": (f"{MARLIN} HUMMING", MARLIN, MARLIN)}
+# On SM90, SM100 and SM120, from each version on; before the first the version selects among no kernels.
+SELECTED = {
+    "none": {
+        "0.16.0": TRITONS, "0.22.1": (CUTLASS_FI, EITHER, CUTLASS_FI), "0.32.0": ("TRITON", EITHER, CUTLASS_FI),
+    },
+    "fp8 in blocks": {
+        "0.14.1": (f"{DEEP} TRITON", f"{DEEP} TRITON", "TRITON"), "0.16.0": (CUTLASS_FI, f"{TRT} {DEEP}", "TRITON"),
+        "0.17.1": ("TRITON", f"{TRT} {DEEP}", "TRITON"), "0.18.0": ("TRITON", TRT, "TRITON"),
+        "0.32.0": ("TRITON", TRT, DEEP),
+    },
+    "fp8 by tensor": BY_TENSOR,
+    "fp8 of ModelOpt": BY_TENSOR,
+    # What the compiled part says of CUTLASS is not in the source.
+    "fp8 by channel": {
+        "0.14.1": ("TRITON VLLM_CUTLASS",) * 3, "0.16.0": ("TRITON VLLM_CUTLASS", "TRITON VLLM_CUTLASS", "TRITON"),
+    },
+    "int4 in groups": {"0.32.0": NARROW["0.32.0"]},
+    "mxfp4": {"0.22.1": ("TRITON", "FLASHINFER_TRTLLM_MXFP4_BF16", MARLIN)},
+    "gptq": NARROW,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", SELECTED)
+def test_experts_of_every_quantisation_get_the_kernels_of_their_gpu(kind: str, version: str) -> None:
+    since = [one for one in SELECTED[kind] if VERSIONS.index(one) <= VERSIONS.index(version)]
+    if not since:
+        with pytest.raises(CannotTell, match="of this version selects none"):
+            kernels(engine(version, SM120, KINDS[kind]))
+        return
+    found = [kernels(engine(version, capability, KINDS[kind])) for capability in (SM90, SM100, SM120)]
+    assert tuple(" ".join(one["possible"]) for one in found) == SELECTED[kind][since[-1]]
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
+def test_groups_of_weights_that_do_not_go_into_a_ranks_share_of_an_expert_need_other_kernels(version: str) -> None:
+    narrow = {**KINDS["gptq"], "moe_intermediate_size": 768}
+    for ranks, expected in ((2, MARLIN), (4, "TRITON")):
+        assert kernels(engine(version, SM100, narrow, tensor_parallel_size=ranks))["possible"] == [expected]
 
 
 @pytest.mark.parametrize("version", VERSIONS[2:])
 def test_kernels_for_experts_that_are_asked_for_are_taken_or_refused(version: str) -> None:
     def asked(capability: Capability, backend: str) -> list[str]:
-        return list(experts(engine(version, capability, KIMI, moe_backend=backend))["possible"])
+        return list(kernels(engine(version, capability, KIMI, moe_backend=backend))["possible"])
 
     assert asked(SM120, "marlin") == asked(SM90, "marlin") == ["MARLIN"]
     assert asked(SM120, "cutlass") == ["VLLM_CUTLASS"] and asked(SM90, "cutlass") == []
@@ -230,7 +321,7 @@ def test_kernels_for_experts_that_are_asked_for_are_taken_or_refused(version: st
     since_22 = VERSIONS.index(version) >= VERSIONS.index("0.22.1")
     assert asked(SM120, "flashinfer_b12x") == (["FLASHINFER_B12X"] if since_22 else [])
     assert asked(SM100, "flashinfer_b12x") == []
-    reasons = experts(engine(version, SM120, KIMI, moe_backend="flashinfer_trtllm"))["reasons"]
+    reasons = kernels(engine(version, SM120, KIMI, moe_backend="flashinfer_trtllm"))["reasons"]
     assert "does not support" in reasons[0]
 
 

@@ -388,3 +388,46 @@ def test_operators_on_what_is_unknown_are_unknown():
     assert operations.truth(Symbol("torch.half")) is True and isinstance(operations.truth(Symbol("a.b")), Unknown)
     assert operations.known([1, {"a": (there,)}]) is False
     assert operations.unknown("x" * 99).why.endswith("...") and operations.text(there) == "?"
+
+
+def test_an_object_has_what_its_constructors_set(source):
+    ask = source(
+        """
+        class Base:
+            def __init__(self, size):
+                super().__init__()
+                self.size, self.half = size, size // 2
+
+
+        class Kind(Base):
+            name: str = "kind"
+
+            def __init__(self, size, scale=3):
+                super().__init__(size * scale)
+                self.scale = scale
+                self.size = self.size + 1
+
+
+        def ask(given):
+            given.size = 5
+            made = Kind(4)
+            return made.size, made.half, made.scale, given.size
+        """
+    )
+    assert ask(Record({"size": 1})) == [(13, 6, 3, 1)], "and one that was given stays as it is"
+
+
+def test_objects_are_equal_whatever_the_order_of_their_fields(source):
+    ask = source(
+        """
+        class Key:
+            kind: str
+            second: int = 0
+            third: bool = True
+
+
+        def ask():
+            return Key("a", third=True) == Key("a"), Key("a", third=False) == Key("a"), isinstance(Key("a"), object)
+        """
+    )
+    assert ask() == [(True, False, True)]

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_experts import count_of_experts, experts
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import (
     architecture,
-    experts,
     parallel,
     prefill,
     quantization,
@@ -138,18 +138,83 @@ def test_architectures_are_looked_up_in_the_engines_table(engine):
     assert architecture(engine({})) == {"names": [], "known": False}
 
 
+NVFP4 = {"quant_method": "modelopt", "algo": "NVFP4", "width": 16}
+SMALL = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+
+
+def with_experts(**quantization_config):
+    """A model with experts 512 wide, so quantised."""
+    return {"text_config": {**TEXT, "n_routed_experts": 8, "moe_intermediate_size": 512},
+            "quantization_config": quantization_config}  # fmt: skip
+
+
+def packed(scheme, **more):
+    """A model with experts as compressed-tensors has them."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": scheme, "input_activations": None}}
+    return with_experts(quant_method="compressed-tensors", format="pack-quantized", config_groups=groups, **more)
+
+
+def kernels(engine):
+    """What the source says of the experts in the quantisation that it makes of the checkpoint's."""
+    return experts(engine, quantization(engine)["method"])
+
+
+def test_models_without_experts_are_told_from_those_with_them():
+    assert count_of_experts({"text_config": {"n_routed_experts": 8}}) == count_of_experts({"num_local_experts": 8}) == 8
+    assert count_of_experts({"num_experts": None}) == count_of_experts({}) == 0
+
+
 def test_kernels_for_experts_are_chosen_or_refused(engine):
-    assert experts(engine(capability=(12, 0))) == {"possible": ["FAST"], "reasons": []}
-    assert experts(engine(capability=(9, 0))) == {"possible": ["SLOW"], "reasons": []}
-    refused = experts(engine(moe_backend="fast"))
-    assert refused == {"possible": [], "reasons": ["fast does not take 1 and 2 here"]}
-    assert experts(engine(enable_expert_parallel=True))["reasons"] == ["no backend for that"]
+    model = with_experts(**NVFP4)
+    assert kernels(engine(model, capability=(12, 0))) == {"possible": ["FAST"], "reasons": []}
+    assert kernels(engine(model, capability=(9, 0))) == {"possible": ["SLOW"], "reasons": []}
+    refused = kernels(engine(model, moe_backend="fast"))
+    assert refused == {"possible": [], "reasons": ["fast does not take 16 here"]}
+    assert kernels(engine(model, enable_expert_parallel=True))["reasons"] == ["no backend for that"]
 
 
-def test_a_version_that_chooses_them_elsewhere_does_not_tell(engine):
-    (engine.site / "vllm/model_executor/layers/fused_moe/oracle/nvfp4.py").unlink()
-    with pytest.raises(CannotTell, match="is not in the source"):
-        experts(engine())
+@pytest.mark.parametrize("ranks, reasons", [(16, []), (64, ["groups of 32 do not go into 8"])])
+def test_kernels_that_want_whole_groups_on_each_rank_refuse_parts_of_them(engine, ranks, reasons):
+    assert kernels(engine(packed(SMALL), tensor_parallel_size=ranks))["reasons"] == reasons
+
+
+def test_kernels_are_told_for_every_quantisation_that_selects_them(engine):
+    unquantised = {"text_config": with_experts()["text_config"]}
+    claimed = {**with_experts(quant_method="mxfp4"), "model_type": "gpt_oss"}
+    for model in (unquantised, claimed, packed(SMALL)):
+        assert kernels(engine(model))["possible"] == ["SLOW"]
+    assert quantization(engine(claimed))["method"] == "gpt_oss_mxfp4"
+    assert quantization(engine({**claimed, "model_type": "acme"}))["method"] == "mxfp4"
+
+
+@pytest.mark.parametrize(
+    "model, why",
+    [
+        (with_experts(quant_method="modelopt"), "Old of this version selects none"),
+        (packed({**SMALL, "strategy": "channel"}), "Old of this version selects none"),
+        (packed(SMALL, ignore=["re:.*mlp.experts.0.*"]), "leaves some experts out"),
+        (with_experts(quant_method="compressed-tensors", config_groups={}), "has 0 schemes"),
+    ],
+)
+def test_where_nothing_selects_kernels_for_the_experts_the_source_does_not_tell(engine, model, why):
+    with pytest.raises(CannotTell, match=why):
+        kernels(engine(model))
+
+
+def test_shared_experts_may_be_left_out_of_the_quantisation(engine):
+    assert kernels(engine(packed(SMALL, ignore=["re:.*shared_experts.*"])))["possible"] == ["SLOW"]
+
+
+def test_an_error_that_is_no_refusal_counts_as_none(engine):
+    wrong = with_experts(quant_method="compressed-tensors", format="other", config_groups={"0": {"weights": SMALL}})
+    with pytest.raises(CannotTell, match="AssertionError"):
+        kernels(engine(wrong))
+
+
+def test_a_version_without_experts_where_they_are_looked_for_does_not_tell(engine):
+    (engine.site / "vllm/model_executor/layers/fused_moe/__init__.py").unlink()
+    with pytest.raises(CannotTell, match="the source has no RoutedExperts"):
+        kernels(engine(with_experts(**NVFP4)))
 
 
 def test_the_vision_tower_has_a_backend_where_there_is_one(engine):
