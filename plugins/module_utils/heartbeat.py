@@ -11,20 +11,26 @@ completion of one token is asked for, which an idle engine answers at once. Only
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from ansible_collections.llmops.vllm.plugins.module_utils.prometheus import count, read_samples, total
 
 # Numbers that only a step of the engine changes (vllm/v1/metrics/loggers.py, 0.9 to 0.33). The ones of a request's end
 # are not among them: the API server counts those by itself when a client goes away.
-_MOVING = re.compile(
-    r"^vllm:(?:iteration_tokens_total_count|generation_tokens_total|prompt_tokens_total|kv_cache_usage_perc"
-    r"|gpu_cache_usage_perc|num_requests_running|num_requests_waiting|num_preemptions_total"
-    r"|prefix_cache_queries_total)(?:\{.*\})? \S+$",
-    re.M,
-)
-_COUNTS_TOKENS = re.compile(r"^vllm:generation_tokens_total\b", re.M)
-_REQUESTS = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{.*\})? (\d+)", re.M)
-_ASLEEP = re.compile(r'^vllm:engine_sleep_state\{.*sleep_state="awake".*\} 0(?:\.0)?$', re.M)
+_TOKENS = "vllm:generation_tokens_total"
+_RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+_MOVING = {
+    _TOKENS,
+    _RUNNING,
+    _WAITING,
+    "vllm:iteration_tokens_total_count",
+    "vllm:prompt_tokens_total",
+    "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:num_preemptions_total",
+    "vllm:prefix_cache_queries_total",
+}
+_SLEEP = "vllm:engine_sleep_state"
 # The watch itself has not run for so many beats, as on a machine that was suspended: it has seen nothing meanwhile.
 MISSED_BEATS = 3
 
@@ -46,15 +52,13 @@ class Look:
 
 def read_metrics(text: str) -> Look:
     """Read the text of ``GET /metrics`` (Prometheus' format)."""
-    requests = {"running": 0, "waiting": 0}
-    for kind, number in _REQUESTS.findall(text):
-        requests[kind] += int(number)
+    samples = read_samples(text)
     return Look(
-        signature=tuple(_MOVING.findall(text)),
-        running=requests["running"],
-        waiting=requests["waiting"],
-        counts=_COUNTS_TOKENS.search(text) is not None,
-        asleep=_ASLEEP.search(text) is not None,
+        signature=tuple(sample.text for sample in samples if sample.name in _MOVING),
+        running=count(samples, _RUNNING) or 0,
+        waiting=count(samples, _WAITING) or 0,
+        counts=total(samples, _TOKENS) is not None,
+        asleep=any(s.name == _SLEEP and 'sleep_state="awake"' in s.labels and s.value == 0 for s in samples),
     )
 
 

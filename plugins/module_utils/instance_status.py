@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,12 +15,12 @@ from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import rea
 from ansible_collections.llmops.vllm.plugins.module_utils.durable import needed
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import Instance, is_proven, read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.prometheus import count, read_samples, total, values_of
 from ansible_collections.llmops.vllm.plugins.module_utils.receipts import evidence_of
 from ansible_collections.llmops.vllm.plugins.module_utils.release_switch import Place, unit_files
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 
 METRICS_SECONDS = 2.0
-_METRIC = re.compile(r"^(vllm:[a-z_]+)(?:\{.*\})? (\S+)$", re.M)
 # What the receipt's evidence of the current release calls the things that can be changed by hand afterwards.
 _KEPT = {
     "unit_sha256": "units of the release",
@@ -29,6 +28,7 @@ _KEPT = {
     "packages": "packages of the runtime",
     "manifest_sha256": "manifest of the model",
 }
+_TOKENS = "vllm:generation_tokens_total"
 _KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 # Answers the text of GET /metrics of (host, port), None when there is no answer.
@@ -121,42 +121,15 @@ def load_of(first: str | None, later: str | None, seconds: float) -> Load:
     """Return the load from two looks at the metrics, ``seconds`` apart; several engines of one server count as one."""
     if first is None or later is None:
         return Load()
-    before, now = _sums(first), _sums(later)
-    tokens = "vllm:generation_tokens_total"
-    rate = (now[tokens] - before.get(tokens, 0.0)) / seconds if tokens in now and seconds > 0 else None
-    use = next((_mean(later, name) for name in _KV_USE if name in now), None)
+    samples = read_samples(later)
+    tokens, before = total(samples, _TOKENS), total(read_samples(first), _TOKENS) or 0.0
+    use = next(filter(None, (values_of(samples, name) for name in _KV_USE)), [])
     return Load(
-        tokens_per_second=None if rate is None else round(max(0.0, rate), 1),
-        kv_use=None if use is None else round(use, 4),
-        running=_count(now, "vllm:num_requests_running"),
-        waiting=_count(now, "vllm:num_requests_waiting"),
+        tokens_per_second=None if tokens is None or seconds <= 0 else round(max(0.0, tokens - before) / seconds, 1),
+        kv_use=round(sum(use) / len(use), 4) if use else None,
+        running=count(samples, "vllm:num_requests_running"),
+        waiting=count(samples, "vllm:num_requests_waiting"),
     )
-
-
-def _values(text: str) -> list[tuple[str, float]]:
-    found = []
-    for name, value in _METRIC.findall(text):
-        try:
-            found.append((name, float(value)))
-        except ValueError:
-            continue
-    return found
-
-
-def _sums(text: str) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for name, value in _values(text):
-        sums[name] = sums.get(name, 0.0) + value
-    return sums
-
-
-def _mean(text: str, name: str) -> float:
-    values = [value for found, value in _values(text) if found == name]
-    return sum(values) / len(values)
-
-
-def _count(sums: dict[str, float], name: str) -> int | None:
-    return int(sums[name]) if name in sums else None
 
 
 def _address(instance: Instance) -> tuple[str, int] | None:

@@ -1,14 +1,20 @@
 # Copyright: (c) 2026, llmops.vllm maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Everything that a host has kept of one launch: its journal, its last words, and what its control group counted."""
+"""Everything that a host has kept of one launch: its journal, its last words, and what its control group counted.
+
+And what that shows, once the last lines have come.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import Diagnosis, diagnose
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import lines_of_entries
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import MAIN_PROCESS_EXITED, Entry, Journal
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
@@ -19,6 +25,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.systemd import (
 )
 
 LAST_ENTRIES = 50
+SETTLE_SECONDS = 0.4
+SETTLE_LOOKS = 2
 CGROUP_MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 _OOM_KILLS = re.compile(r"^oom_kill ([1-9]\d*)$", re.M)
 _INVOCATION = re.compile(r"[0-9a-f]{32}")
@@ -92,3 +100,14 @@ def _memory_events(state: UnitState, cgroup_mounts: tuple[str, ...]) -> list[Ent
         if kills:
             return [Entry(0, 0, f"oom_kill {kills[1]} in memory.events of {state.control_group}", "kernel", True)]
     return []
+
+
+def settled_diagnosis(read: Callable[[], Sequence[Entry]], sleep: Callable[[float], object]) -> Diagnosis:
+    """Diagnose the entries that ``read`` returns, again while they show no cause: the very last lines come late."""
+    found = diagnose(lines_of_entries(read()))
+    for _look in range(SETTLE_LOOKS):
+        if found.verdict == "cause":
+            break
+        sleep(SETTLE_SECONDS)
+        found = diagnose(lines_of_entries(read()))
+    return found

@@ -34,12 +34,11 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     within_time,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import MAIN_PROCESS_EXITED, Entry
+from ansible_collections.llmops.vllm.plugins.module_utils.launch_evidence import settled_diagnosis
 from ansible_collections.llmops.vllm.plugins.module_utils.phases import PhaseTracker
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 
 JOURNAL_SECONDS = 2.0
-SETTLE_SECONDS = 0.4
-SETTLE_LOOKS = 2
 UNSEEN_LOOKS = 3
 SHOWN_PROBLEMS = 5
 Result = TypeVar("Result")
@@ -210,19 +209,16 @@ class LaunchGate:
 
     def diagnosis(self) -> dict[str, Any]:
         """Diagnose the launch from its own journal; lines written at the very end are waited for."""
-        self._read_journal(force=True)
-        found = diagnose(lines_of_entries(self._entries))
-        for _look in range(SETTLE_LOOKS):
-            if found.verdict == "cause":
-                break
-            self._clock.sleep(SETTLE_SECONDS)
-            self._read_journal(force=True)
-            found = diagnose(lines_of_entries(self._entries))
+        found = settled_diagnosis(self._entries_until_now, self._clock.sleep)
         if found.verdict != "cause" and self._main_process_ended():
             self._entries += self._observer.unmarked(self._settings.invocation_id)
             self._entries.sort(key=lambda entry: entry.realtime_usec)
             found = diagnose(lines_of_entries(self._entries))
         return found.as_dict()
+
+    def _entries_until_now(self) -> list[Entry]:
+        self._read_journal(force=True)
+        return self._entries
 
     def _main_process_ended(self) -> bool:
         """Whether systemd saw this launch's main process end; what it shows of a main process then is this launch's."""

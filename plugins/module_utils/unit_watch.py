@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis import diagnose
-from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import lines_of_entries
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import EngineApi, read_api_key
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
@@ -41,7 +39,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
 from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import HostObserver, UnitWatch
 from ansible_collections.llmops.vllm.plugins.module_utils.heartbeat import Pulse, read_metrics
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import ENDED_THIS_LAUNCH, Journal, command_for
-from ansible_collections.llmops.vllm.plugins.module_utils.launch_evidence import read_launch
+from ansible_collections.llmops.vllm.plugins.module_utils.launch_evidence import read_launch, settled_diagnosis
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_follow import (
     Background,
     Clock,
@@ -63,7 +61,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.watch_settings import 
 )
 
 METRICS_TIMEOUT_SECONDS = 10.0
-SETTLE_SECONDS = 0.3
 STATUS_SECONDS = 1.0
 KILL_SECONDS = 10.0
 MAX_STATUS = 400
@@ -270,10 +267,7 @@ def ended(settings: WatchSettings, host: Host) -> int:
 
 def _explain(settings: WatchSettings, host: Host, invocation_id: str) -> Note:
     reason = _how_it_ended(host.environ)
-    found = diagnose(lines_of_entries(read_launch(host.runner, invocation_id, settings.unit)))
-    if found.verdict != "cause":
-        host.sleep(SETTLE_SECONDS)
-        found = diagnose(lines_of_entries(read_launch(host.runner, invocation_id, settings.unit)))
+    found = settled_diagnosis(lambda: read_launch(host.runner, invocation_id, settings.unit), host.sleep)
     diagnosis = found.as_dict()
     command = command_for(invocation_id)
     text = failure_message(settings.unit, invocation_id, reason, diagnosis, command, state="has ended")
