@@ -22,16 +22,12 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import (
-    TAIL_LINES,
-    WORTH,
-    Line,
-    LineParser,
-    lines_of_log,
-)
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import TAIL_LINES, WORTH, lines_of_log
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_prefixes import Line, LineParser
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_report import report
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_roots import Found, Launch, unwrapped
 from ansible_collections.llmops.vllm.plugins.module_utils.phases import WAITING
+from ansible_collections.llmops.vllm.plugins.module_utils.redaction import without_secrets
 
 MAX_TEXT = 2000
 MAX_CONTEXT = 240
@@ -46,10 +42,6 @@ _STATISTICS = re.compile(
 )
 _DIED = re.compile(r"(?:Worker|Engine core) proc \S+ died unexpectedly|\bpid \d+ died\b")
 _LAST_BEFORE_PEERS = re.compile(r"vLLM is using nccl==|NCCL version \d")
-_SECRETS = re.compile(
-    r"\b(?:hf_|sk-)[A-Za-z0-9_-]{8,}|(?<=Bearer )[^\s'\"]+|(?<='api_key': )(?:\[[^\]]*\]|'[^']*')"
-    r"|(?<=--api-key )\S+|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
-)
 _NOTHING = (
     "nothing in this launch's own lines names a cause; look at the kernel log (OOM killer, Xid) and at `systemctl "
     "status` of the unit for a kill from outside"
@@ -227,7 +219,7 @@ def _hang(line: Line, title: str, confidence: float) -> Diagnosis:
 
 def _shorten(text: str, limit: int, around: re.Pattern[str] | None = None) -> str:
     """Return ``text`` without secrets, and of a longer one the ``limit`` characters that matter."""
-    text = _SECRETS.sub("***", text)
+    text = without_secrets(text)
     if len(text) <= limit:
         return text
     match = around.search(text) if around else None

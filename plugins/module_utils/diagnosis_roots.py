@@ -20,7 +20,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_causes impor
     WRAPPERS,
     Cause,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import Line, parse_line
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_prefixes import Line, parse_line
 
 REPORT_LINES = 20
 CHAIN_LINES = 120

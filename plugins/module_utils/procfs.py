@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Callable, NamedTuple
 
+from ansible_collections.llmops.vllm.plugins.module_utils.redaction import redacted
 from ansible_collections.llmops.vllm.plugins.module_utils.shares import shared
 
 KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD in linux/sched.h
 LISTENING_STATE = b"0A"  # TCP_LISTEN in net/tcp_states.h
 SOCKET_LINK = "socket:["
 NUMBERS = tuple(map(str, range(1024)))  # of open files
-_CONFIDENTIAL = r"(?:[\w-]*[-_])?(?:(?:api)?key|token|secret|password|passwd|credentials?)(?:[-_][\w-]*)?"
-SECRET_OPTION = re.compile(rf"(?i)^-{{1,2}}{_CONFIDENTIAL}(=|$)")
-SECRET_ASSIGNMENT = re.compile(rf"(?i)^({_CONFIDENTIAL})=")
-SECRET_VALUE = re.compile(r"\bhf_[A-Za-z0-9]{8,}|(?i:\bbearer)\s+\S+|(?<=://)[^/@\s]+(?=@)")
 
 
 class Identity(NamedTuple):
@@ -108,26 +104,6 @@ class Process:
     def command(self) -> str:
         """``title`` without what looks like a secret, at most 500 characters."""
         return (redacted(self.cmdline) or f"[{self.comm}]")[:500]
-
-
-def redacted(arguments: Collection[str]) -> str:
-    """Join ``arguments`` with the values of key, token, secret and password options hidden."""
-    words: list[str] = []
-    hiding = False
-    for argument in arguments:
-        option = SECRET_OPTION.match(argument)
-        assignment = SECRET_ASSIGNMENT.match(argument)
-        if option:
-            hiding = option.group(1) != "="
-            words.append(argument if hiding else argument.split("=", 1)[0] + "=***")
-        elif assignment:
-            words.append(assignment.group(1) + "=***")
-        elif hiding and not argument.startswith("--"):
-            words.append("***")
-        else:
-            hiding = False
-            words.append(SECRET_VALUE.sub("***", argument))
-    return " ".join(words)
 
 
 class OpenFiles(NamedTuple):

@@ -21,8 +21,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.procfs import (
     ProcFs,
     Wanted,
     read_file,
-    redacted,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.redaction import redacted
 from ansible_collections.llmops.vllm.plugins.module_utils.signals import kill_group
 from ansible_collections.llmops.vllm.plugins.module_utils.sizes import MIB
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 from ansible_collections.llmops.vllm.plugins.module_utils.plain_json import plain_json
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import SECRET_VALUE
+from ansible_collections.llmops.vllm.plugins.module_utils.redaction import without_secrets
 
 SCHEMA = "llmops.vllm/run"
 SCHEMA_VERSION = 1
@@ -185,7 +185,7 @@ def _cleaned(value: Any) -> Any:
 
 def clean(text: str) -> str:
     """Return ``text`` without what looks like a secret and what XML cannot hold, cut to a readable length."""
-    return _NOT_XML.sub("", SECRET_VALUE.sub("***", text))[:MESSAGE_CHARACTERS]
+    return _NOT_XML.sub("", without_secrets(text))[:MESSAGE_CHARACTERS]
 
 
 def message_of(values: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ def test_the_schema_keeps_its_keys():
 
 
 def test_a_failure_is_told_with_its_message_and_without_tokens():
-    found, xml = document(end({"msg": "no hf_abcdefghijkl\x00"}, "failed", "Fetch"), gpu_1=BAD)
+    found, xml = document(end({"msg": "no sk-abcdefghijkl\x00"}, "failed", "Fetch"), gpu_1=BAD)
     assert found["outcome"] == "failed"
     assert found["hosts"]["gpu-1"]["failures"] == [{"task": "Fetch", "message": "no ***"}]
     failure = xml.find("testsuite/testcase/failure")

@@ -13,8 +13,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import
     WORTH,
     lines_of_entries,
     lines_of_text,
-    parse_line,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_prefixes import parse_line
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_roots import classify
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 

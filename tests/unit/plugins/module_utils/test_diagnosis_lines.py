@@ -9,11 +9,10 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import
     BLOCK_BYTES,
     REPEATS,
     TAIL_LINES,
-    LineParser,
     lines_of_log,
     lines_of_text,
-    parse_line,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_prefixes import LineParser, parse_line
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 LAUNCH = f"""\
