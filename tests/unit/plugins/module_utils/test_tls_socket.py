@@ -7,12 +7,15 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.llmops.vllm.plugins.module_utils import tls_socket
 from ansible_collections.llmops.vllm.plugins.module_utils.tls_socket import TlsSocket, read_ahead
 
+MUCH = tls_socket._MUCH_BYTES
 Handler = Callable[[ssl.SSLSocket], None]
 
 
@@ -30,7 +33,9 @@ class Server:
 
     def serve(self, handler: Handler) -> socket.socket:
         """Let one connection be handled; return the client's end of it."""
-        ours, theirs = socket.socketpair()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            ours = socket.create_connection(listening.getsockname())
+            theirs, _address = listening.accept()
 
         def run() -> None:
             with theirs:
@@ -97,13 +102,39 @@ def test_one_call_returns_all_records_that_have_arrived(server: Server) -> None:
         arrived.set()
 
     connection = server.connect(handler)
-    buffer = bytearray(100_000)
+    buffer = bytearray(MUCH)
     assert arrived.wait(5.0)
-    total = calls = 0
-    while total < 60_001:
-        total += connection.recv_into(buffer)
-        calls += 1
-    assert calls <= 4
+    assert connection.recv_into(buffer) == 60_001 and buffer[:60_001] == b"x" + data
+    assert connection.gettimeout() == 5.0
+    connection.close()
+
+
+def test_a_large_read_waits_until_much_has_arrived(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_socket, "_MOMENT_MILLISECONDS", 5_000)
+
+    def handler(connection: ssl.SSLSocket) -> None:
+        connection.sendall(b"x" * 1000)
+        time.sleep(0.1)
+        connection.sendall(b"y" * MUCH)
+
+    connection = server.connect(handler)
+    buffer = bytearray(4 * MUCH)
+    assert connection.recv_into(buffer) > 1000
+    connection.close()
+
+
+def test_a_large_read_does_not_wait_for_what_does_not_come(server: Server) -> None:
+    release = threading.Event()
+
+    def handler(connection: ssl.SSLSocket) -> None:
+        connection.sendall(b"x" * 1000)
+        release.wait(5.0)
+
+    connection = server.connect(handler)
+    began = time.monotonic()
+    assert connection.recv_into(bytearray(4 * MUCH)) == 1000
+    assert time.monotonic() - began < 2.0
+    release.set()
     connection.close()
 
 
@@ -159,6 +190,20 @@ def test_a_broken_record_is_an_error(server: Server) -> None:
     connection.close()
 
 
+def test_what_came_before_a_broken_record_is_not_lost(server: Server) -> None:
+    def handler(connection: ssl.SSLSocket) -> None:
+        connection.sendall(b"f" * 1000)
+        os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + os.urandom(32))
+
+    connection = server.connect(handler)
+    buffer, got = bytearray(MUCH), 0
+    with pytest.raises(ssl.SSLError, match=r"(?i)mac|decrypt"):
+        while count := connection.recv_into(buffer):
+            got += count
+    assert got == 1000
+    connection.close()
+
+
 @pytest.mark.parametrize(("name", "trust"), [("hub.example.com", False), ("other.example.com", True)])
 def test_a_certificate_that_does_not_fit_ends_the_handshake_and_the_server_hears_why(
     server: Server, name: str, trust: bool
@@ -187,10 +232,3 @@ def test_a_file_keeps_the_connection_open_until_it_is_closed_too(server: Server)
     descriptor = connection.fileno()
     stream.close()
     assert descriptor >= 0 and connection.fileno() == -1
-
-
-def test_a_file_is_for_reading_bytes(server: Server) -> None:
-    connection = server.connect(lambda connection: None)
-    with pytest.raises(ValueError, match="rb"):
-        connection.makefile("w")
-    connection.close()
