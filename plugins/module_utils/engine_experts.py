@@ -46,7 +46,7 @@ EXCEPTIONS = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_con
 REFUSALS = frozenset(("ValueError", "NotImplementedError", "RuntimeError"))
 # What a model's class gives its experts, with a bias, and config.json does not tell.
 ACTIVATIONS = {"gpt_oss": "swigluoai"}
-PREFIX = "model.layers.1.mlp.experts"
+EXPERTS_PREFIX = "model.layers.1.mlp.experts"
 # The words of the format of compressed-tensors, which a package of its own has the names for.
 FORMAT = """
 class QuantizationStrategy(str, Enum):
@@ -156,7 +156,7 @@ def _of_other_platforms(engine: StaticEngine) -> Iterator[str]:
 
 def _selection(engine: StaticEngine, reader: Reader, method: str) -> Any:
     """Follow the engine to its selector, and return what that returns; else the method that was made without one."""
-    layer = _layer(engine, reader)
+    layer = layer_of_experts(engine, reader)
     try:
         if not method:
             return reader.call(_first(reader, UNQUANTIZED), (layer.attributes["moe_config"],), {})
@@ -165,7 +165,7 @@ def _selection(engine: StaticEngine, reader: Reader, method: str) -> Any:
         if method == COMPRESSED:
             return _compressed(reader, kind, found, layer)
         made = reader.call(reader.attribute(kind, "from_config"), (found,), {})
-        return reader.call(reader.attribute(made, "get_quant_method"), (layer, PREFIX), {})
+        return reader.call(reader.attribute(made, "get_quant_method"), (layer, EXPERTS_PREFIX), {})
     except Selected as selected:
         return selected.value
 
@@ -187,7 +187,7 @@ def _first(reader: Reader, names: tuple[str, ...]) -> Class:
     raise CannotTell(f"the source has no {names[0].rpartition('.')[2]}")
 
 
-def _layer(engine: StaticEngine, reader: Reader) -> Record:
+def layer_of_experts(engine: StaticEngine, reader: Reader) -> Record:
     """Return a layer of experts as far as a method for it looks at one."""
     moe = _experts_config(engine)
     parallel = moe.attributes["moe_parallel_config"].attributes
@@ -211,7 +211,7 @@ def _compressed(reader: Reader, kind: Any, found: Mapping[str, Any], layer: Reco
     }
     quantization = Record({"get_scheme_dict": lambda *_values, **_named: scheme, "target_scheme_map": {}}, kind)
     method = reader.named(f"{COMPRESSED_METHOD}.CompressedTensorsMoEMethod")
-    return reader.call(reader.attribute(method, "get_moe_method"), (quantization, layer, PREFIX), {})
+    return reader.call(reader.attribute(method, "get_moe_method"), (quantization, layer, EXPERTS_PREFIX), {})
 
 
 def _arguments(reader: Reader, scheme: Any) -> Record | None:
@@ -235,7 +235,7 @@ def _experts_config(engine: StaticEngine) -> Record:
     activations = reader.named(f"{EXPERTS}.activation.MoEActivation")
     if isinstance(activations, Class):
         activation = reader.attribute(activations, activation.upper())
-    width, hidden, count = _width(model), model.get("hidden_size"), count_of_experts(engine.subject.config)
+    width, hidden, count = width_of_experts(model), model.get("hidden_size"), count_of_experts(engine.subject.config)
     share = width // parallel["tp_size"] if width else Unknown("the experts' width")
     return Record(
         {
@@ -269,6 +269,6 @@ def _class(reader: Reader, name: str) -> Class | None:
     return found if isinstance(found, Class) else None
 
 
-def _width(model: Mapping[str, Any]) -> int:
+def width_of_experts(model: Mapping[str, Any]) -> int:
     """Return the intermediate size of one expert, 0 where config.json does not tell."""
     return int(model.get("moe_intermediate_size") or model.get("intermediate_size") or 0)

@@ -24,6 +24,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_static import (
     BACKENDS,
     PLATFORM,
     CannotTell,
+    Refused,
     StaticEngine,
     is_latent,
 )
@@ -48,6 +49,7 @@ def architecture(engine: StaticEngine) -> dict[str, Any]:
 
 def parallel(engine: StaticEngine) -> str:
     """Return an empty text for sizes of parallel groups that the engine takes. Raises Refused, and CannotTell."""
+    _check_groups(engine)
     reader = engine.reader
     kind = reader.named("vllm.config.model.ModelConfig")
     if not isinstance(kind, Class):
@@ -70,6 +72,25 @@ def parallel(engine: StaticEngine) -> str:
     method = reader.attribute(described, "verify_with_parallel_config")
     engine.one(lambda: reader.call(method, (Record({**sizes, "enable_hc_sp": False}),), {}))
     return ""
+
+
+def _check_groups(engine: StaticEngine) -> None:
+    """Let the engine hold the sizes of the groups against each other, as far as the source tells. Raises Refused."""
+    reader = engine.reader
+    given = {
+        **engine.parallel_sizes(), "_api_process_rank": 0, "_api_process_count": 1, "data_parallel_external_lb": False,
+        "data_parallel_size_local": 1, "numa_bind": False, "numa_bind_nodes": None, "numa_bind_cpus": None,
+        "all2all_backend": engine.subject.launch.text("all2all-backend") or "allgather_reducescatter",
+    }  # fmt: skip
+    kind = reader.named("vllm.config.parallel.ParallelConfig")
+    if isinstance(kind, Class):
+        check = reader.attribute(Record(given, kind), "_validate_parallel_config")
+        try:
+            engine.one(lambda: reader.call(check, (), {}))
+        except Refused:
+            raise
+        except CannotTell:
+            return  # its other checks are of hosts and processes
 
 
 def quantization(engine: StaticEngine) -> dict[str, Any]:

@@ -32,7 +32,19 @@ DTYPES = frozenset(
 NAMES = {"torch.half": "torch.float16", "torch.float": "torch.float32"}
 METHODS: Mapping[type, frozenset[str]] = {
     str: frozenset(
-        ("startswith", "endswith", "lower", "upper", "strip", "split", "replace", "partition", "rpartition", "join")
+        (
+            "startswith",
+            "endswith",
+            "lower",
+            "upper",
+            "strip",
+            "split",
+            "replace",
+            "partition",
+            "rpartition",
+            "join",
+            "format",
+        )
     ),
     dict: frozenset(("get", "items", "keys", "values", "setdefault", "update", "copy", "pop")),
     list: frozenset(("append", "insert", "extend", "index", "count", "remove", "copy", "pop")),

@@ -36,7 +36,7 @@ WAYS = 128  # that are followed at most
 DEPTH = 60
 TRANSPARENT = frozenset(
     ("cache", "lru_cache", "staticmethod", "classmethod", "property", "cached_property", "abstractmethod",
-     "with_nvml_context", "final", "override")
+     "with_nvml_context", "final", "override", "model_validator")
 )  # fmt: skip
 
 

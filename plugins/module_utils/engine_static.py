@@ -150,6 +150,8 @@ class StaticEngine:
                     {"flash_attn_version": None, "backend": None, "mla_prefill_backend": None, "use_non_causal": False}
                 ),
                 "speculative_config": Unknown("speculative_config"),
+                # Of a model that has no layers yet.
+                "compilation_config": Record({"static_forward_context": ()}),
             }
         )
 
@@ -162,7 +164,9 @@ class StaticEngine:
             "data_parallel_size": launch.count("data-parallel-size"),
             "decode_context_parallel_size": launch.count("decode-context-parallel-size"),
             "prefill_context_parallel_size": launch.count("prefill-context-parallel-size"),
-            "enable_expert_parallel": bool(launch.is_set("enable-expert-parallel")),
+            "enable_expert_parallel": launch.is_set("enable-expert-parallel"),
+            "enable_eplb": launch.is_set("enable-eplb"),
+            "eplb_config": Record({"num_redundant_experts": launch.redundant_experts}),
         }
 
     def described(self) -> Record:

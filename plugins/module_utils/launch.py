@@ -28,6 +28,12 @@ UNIT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 DEFAULT_UTILISATION = 0.9  # gpu_memory_utilization in vllm/config/cache.py, 0.14 to 0.33
 
 
+def plain_name(given: Any) -> str:
+    """Return the full name of an argument of ``vllm serve``, however it is written."""
+    plain = str(given).lstrip("-").replace("_", "-")
+    return ALIASES.get(plain, plain)
+
+
 @dataclass(frozen=True)
 class Launch:
     """What is to be started.
@@ -48,10 +54,19 @@ class Launch:
     def argument(self, name: str) -> Any:
         """Return the value of an argument, None when it is not given."""
         for given, value in self.arguments.items():
-            plain = str(given).lstrip("-").replace("_", "-")
-            if ALIASES.get(plain, plain) == name:
+            if plain_name(given) == name:
                 return value
         return None
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """Return the value of an argument that is a mapping, or JSON of one; empty for anything else."""
+        value = self.argument(name)
+        if isinstance(value, str) and re.match(r"\s*\{", value):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                return {}
+        return value if isinstance(value, Mapping) else {}
 
     def number(self, name: str, default: float) -> float:
         """Return the value of a numeric argument; the engine itself says when it is none."""
@@ -72,6 +87,12 @@ class Launch:
     def is_set(self, name: str) -> bool:
         """Whether a switch is on."""
         return self.text(name) in ("true", "1", "yes", "on")
+
+    @property
+    def redundant_experts(self) -> int:
+        """How many copies of experts the engine is to have, by which it balances their load."""
+        found = self.mapping("eplb-config").get("num_redundant_experts")
+        return found if isinstance(found, int) else 0
 
     @property
     def gpu_count(self) -> int:
@@ -98,14 +119,5 @@ class Launch:
         """Whether the engine captures whole CUDA graphs: it does by default (vllm/config/compilation.py)."""
         if self.is_set("enforce-eager"):
             return False
-        mode = str(self._compilation().get("cudagraph_mode") or "FULL_AND_PIECEWISE").upper()
+        mode = str(self.mapping("compilation-config").get("cudagraph_mode") or "FULL_AND_PIECEWISE").upper()
         return "FULL" in mode
-
-    def _compilation(self) -> Mapping[str, Any]:
-        value = self.argument("compilation-config")
-        if isinstance(value, str) and re.match(r"\s*\{", value):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                return {}
-        return value if isinstance(value, Mapping) else {}

@@ -23,6 +23,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import 
     quantization,
     vision,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_layers import layers
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_source import Capability, Package
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_static import (
@@ -35,6 +36,12 @@ from ansible_collections.llmops.vllm.plugins.module_utils.findings import Findin
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
 
 UNASKED = frozenset(("import", "broken", "silent"))  # stages at which an engine has said nothing of model or arguments
+MODEL_TRIAL = "model"  # in which the engine itself has made the layers
+SIZES_REMEDY = (
+    "set other sizes in vllm_service_arguments_extra (tensor-parallel-size, decode-context-parallel-size; "
+    "enable-expert-parallel leaves experts whole)"
+)
+_EVIDENCE_LENGTH = 600
 KERNELS = {
     "experts": ("moe_backend", "moe-backend", "kernels for its experts"),
     "vision": ("vision_backend", "mm-encoder-attn-backend", "attention for its vision tower"),
@@ -47,7 +54,7 @@ class Reading:
     """What the source tells.
 
     ``kernels`` has ``architecture`` (of an engine that was not asked), ``quantization``, ``experts``, ``vision`` and
-    ``prefill``, as far as they concern the model;
+    ``prefill``, as far as they concern the model, and ``layers``, objections to spreading them over the ranks;
     ``refused`` the engine's reasons against one of them, and ``untold`` why one could not be read. All are plain.
     """
 
@@ -101,6 +108,8 @@ def consult_source(
     method = dict(found.told.get("quantization") or {})
     if method.get("known") and count_of_experts(config):
         found.ask("experts", lambda engine: experts(engine, str(method["method"])))
+    if answer.trials.get(MODEL_TRIAL) != "":
+        found.ask("layers", lambda engine: layers(engine, str(method["method"]) if method.get("known") else ""))
     found.ask("vision", vision)
     found.ask("prefill", prefill)
     attention, dtype = found.told.pop("attention", {}), str(found.told.pop("kv_cache_dtype", ""))
@@ -182,12 +191,12 @@ def _judge_model(reading: Reading, answer: EngineAnswer, engine: str, where: str
     if answer.stage in UNASKED and method and not method["known"]:
         what = f"{engine} does not know the quantisation of this model."
         yield Finding("quantization_unknown", "no_go", what, f"quant_method {method['method']}", remedy, where)
-    if "parallel" in reading.refused:
+    refused = [reading.refused["parallel"]] if "parallel" in reading.refused else []
+    refused += [f"{kind}: {why}" for kind, why in dict(reading.kernels.get("layers") or {}).items()]
+    if refused:
         what = f"{engine} does not spread this model over as many ranks."
-        asked = "vllm_service_arguments_extra (tensor-parallel-size, decode-context-parallel-size)"
-        yield Finding(
-            "parallel_sizes", "no_go", what, reading.refused["parallel"], f"set other sizes in {asked}", where
-        )
+        evidence = "; ".join(refused)[:_EVIDENCE_LENGTH]
+        yield Finding("parallel_sizes", "no_go", what, evidence, SIZES_REMEDY, where)
     model = dict(reading.kernels.get("architecture") or {})
     if model and not model["known"]:
         # It may still be served by a plugin, or by what transformers knows of it.
@@ -198,4 +207,4 @@ def _judge_model(reading: Reading, answer: EngineAnswer, engine: str, where: str
 
 def _refusal(kind: str, argument: str, what: str, evidence: str, where: str) -> Finding:
     remedy = f"set vllm_service_arguments_extra: {{{argument}: another}}, or leave it out"
-    return Finding(kind, "no_go", f"{what}.", evidence[:600], remedy, where)
+    return Finding(kind, "no_go", f"{what}.", evidence[:_EVIDENCE_LENGTH], remedy, where)

@@ -277,6 +277,11 @@ kernels:
       returned: when the model has experts, and this version selects among kernels for them
       type: dict
       sample: {"possible": ["FLASHINFER_CUTLASS"], "reasons": []}
+    layers:
+      description: What speaks against spreading a kind of layer over the ranks, by the kind with its sizes.
+      returned: when the engine has not made the layers itself, and something does
+      type: dict
+      sample: {"vocabulary of 163840": "163840 is not divisible by 6"}
     vision:
       description: The attention backend of the vision tower.
       returned: when the model has one

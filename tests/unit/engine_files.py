@@ -6,7 +6,11 @@ from pathlib import Path
 
 FILES = {
     "vllm/__init__.py": "",
-    "vllm/envs.py": "environment_variables = {}\n",
+    "vllm/envs.py": """
+import os
+
+environment_variables = {"VLLM_PP_LAYER_PARTITION": lambda: os.getenv("VLLM_PP_LAYER_PARTITION")}
+""",
     "vllm/config/__init__.py": "def get_current_vllm_config():\n    raise AssertionError\n",
     "vllm/config/model.py": """
 class ModelConfig:
@@ -151,7 +155,8 @@ _VLLM_MODELS = {**_TEXT}
     "vllm/model_executor/layers/quantization/__init__.py": """
 from typing import Literal, get_args
 
-QuantizationMethods = Literal["modelopt", "modelopt_fp4", "mxfp4", "gpt_oss_mxfp4", "compressed-tensors", "old"]
+QuantizationMethods = Literal["modelopt", "modelopt_fp4", "mxfp4", "blocks", "gpt_oss_mxfp4", "compressed-tensors",
+                              "old"]
 QUANTIZATION_METHODS: list = list(get_args(QuantizationMethods))
 
 
@@ -197,6 +202,30 @@ class Other(Fp4):
         return "gpt_oss_mxfp4" if getattr(hf_config, "model_type", None) == "gpt_oss" else None
 
 
+class Blocks(Base):
+    def __init__(self, width):
+        self.width = width
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(config.get("weight_block_size"))
+
+    def get_quant_method(self, layer, prefix):
+        from vllm.model_executor.layers.fused_moe import RoutedExperts
+
+        return BlocksOfExperts(self.width) if isinstance(layer, RoutedExperts) else self
+
+    def create_weights(self, input_share):
+        if input_share % self.width[0] != 0:
+            raise ValueError(f"{input_share} is not divisible by blocks of {self.width[0]}")
+
+
+class BlocksOfExperts(Blocks):
+    def create_weights(self, layer, experts, hidden, share, dtype):
+        if share % self.width[0] != 0:
+            raise ValueError(f"{share} of an expert is not divisible by blocks of {self.width[0]}")
+
+
 class Compressed(Base):
     def _is_small(self, scheme):
         from compressed_tensors.quantization import QuantizationArgs, QuantizationStrategy
@@ -205,7 +234,7 @@ class Compressed(Base):
 
 
 def get_quantization_config(quantization):
-    kinds = {"modelopt": ModelOpt, "modelopt_fp4": Fp4, "gpt_oss_mxfp4": Other, "mxfp4": ModelOpt}
+    kinds = {"modelopt": ModelOpt, "modelopt_fp4": Fp4, "gpt_oss_mxfp4": Other, "mxfp4": ModelOpt, "blocks": Blocks}
     return {**kinds, "compressed-tensors": Compressed}[quantization]
 """,
     "vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors_moe.py": """
@@ -256,6 +285,91 @@ class Choosing(Method):
 class UnquantizedFusedMoEMethod(Choosing):
     def __init__(self, moe):
         super().__init__(moe, 1)
+""",
+    "vllm/distributed/__init__.py": "from .utils import *\n",
+    "vllm/distributed/utils.py": """
+from vllm import envs
+
+
+def divide(numerator, denominator):
+    assert numerator % denominator == 0, "{} is not divisible by {}".format(numerator, denominator)
+    return numerator // denominator
+
+
+def get_pp_indices(layers, rank, size):
+    partition = envs.VLLM_PP_LAYER_PARTITION
+    if partition is not None and len(partition.split(",")) != size:
+        raise ValueError(f"{partition} is not for {size} stages")
+    return 0, layers // size
+""",
+    "vllm/model_executor/layers/vocab_parallel_embedding.py": """
+import torch
+
+from vllm.distributed import divide, get_tensor_model_parallel_world_size
+
+
+class VocabParallelEmbedding:
+    def __init__(self, size, width, quant_config=None, prefix=""):
+        self.share = divide((size + 63) // 64 * 64, get_tensor_model_parallel_world_size())
+        self.weight = torch.empty(self.share, width)
+""",
+    "vllm/model_executor/layers/linear.py": """
+from vllm.distributed import divide, get_tensor_model_parallel_world_size
+
+
+class Plain:
+    def create_weights(self, input_share):
+        raise ValueError("nobody asks for these")
+
+
+class QKVParallelLinear:
+    def __init__(self, hidden_size, head_size, heads, kv_heads, quant_config=None, prefix=""):
+        ranks = get_tensor_model_parallel_world_size()
+        self.heads = divide(heads, ranks)
+        self.copies = divide(ranks, kv_heads) if ranks >= kv_heads else divide(kv_heads, ranks)
+
+
+class MergedColumnParallelLinear:
+    def __init__(self, input_size, output_sizes, quant_config=None, prefix=""):
+        ranks = get_tensor_model_parallel_world_size()
+        assert all(size % ranks == 0 for size in output_sizes)
+
+
+class RowParallelLinear:
+    def __init__(self, input_size, output_size, quant_config=None, prefix=""):
+        self.method = Plain() if quant_config is None else quant_config.get_quant_method(self, prefix)
+        self.method.create_weights(divide(input_size, get_tensor_model_parallel_world_size()))
+""",
+    "vllm/model_executor/layers/fused_moe/config.py": """
+class FusedMoEConfig:
+    width: int
+    ranks: int
+
+    def __post_init__(self):
+        assert self.width % self.ranks == 0
+""",
+    "vllm/model_executor/layers/fused_moe/layer.py": """
+from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
+
+
+def FusedMoEFactory(num_experts, intermediate_size, num_redundant_experts, tp_size, enable_eplb, **more):
+    if not enable_eplb:
+        assert num_redundant_experts == 0, "copies are for balance"
+    elif (num_experts + num_redundant_experts) % tp_size != 0:
+        raise ValueError(f"{num_experts + num_redundant_experts} experts do not go by {tp_size}")
+    FusedMoEConfig(intermediate_size, tp_size)
+    raise ValueError("nobody asks for what comes next")
+""",
+    "vllm/config/parallel.py": """
+from pydantic import model_validator
+
+
+class ParallelConfig:
+    @model_validator(mode="after")
+    def _validate_parallel_config(self):
+        if self.tensor_parallel_size % self.decode_context_parallel_size != 0:
+            raise ValueError(f"{self.decode_context_parallel_size} does not go into {self.tensor_parallel_size}")
+        return self
 """,
     "vllm/model_executor/layers/fused_moe/oracle/kernels.py": """
 from enum import Enum

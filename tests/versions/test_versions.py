@@ -18,6 +18,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_kernels import 
     quantization,
     vision,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.engine_layers import layers
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_source import Capability, Package
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_static import (
     CannotTell,
@@ -352,3 +353,55 @@ def test_sizes_of_parallel_groups_are_taken_or_refused(version: str) -> None:
     with pytest.raises(Refused, match=r"(KV|kv) heads"):
         parallel(engine(version, SM120, LLAMA, decode_context_parallel_size=2))
     assert parallel(engine(version, SM120, LLAMA, tensor_parallel_size=16, decode_context_parallel_size=2)) == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_sizes_of_parallel_groups_are_held_against_each_other(version: str) -> None:
+    with pytest.raises(Refused, match="must be True to use EPLB"):
+        parallel(engine(version, SM120, KIMI, enable_eplb=True))
+    with pytest.raises(Refused, match="EPLB is not enabled"):
+        parallel(engine(version, SM120, KIMI, eplb_config={"num_redundant_experts": 8}))
+    if version > "0.16":
+        with pytest.raises(Refused, match=r"must be divisible by ?dcp_size=3"):
+            parallel(engine(version, SM120, KIMI, decode_context_parallel_size=3))
+
+
+WHOLE = {
+    **TEXT, "vocab_size": 163840, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "num_hidden_layers": 61,
+}  # fmt: skip
+GROUPED = {**LLAMA, "vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_layers_are_spread_over_ranks_that_their_sizes_go_by(version: str) -> None:
+    def asked(config: dict[str, Any], ranks: int, **arguments: Any) -> str:
+        said = layers(engine(version, SM100, config, tensor_parallel_size=ranks, **arguments), "")
+        return "; ".join(f"{kind}: {why}" for kind, why in said.items())
+
+    assert asked(WHOLE, 8) == asked(GROUPED, 8) == asked(GROUPED, 16) == ""
+    six, twelve = asked(WHOLE, 6), asked(GROUPED, 12)
+    assert "vocabulary of 163840: 163840 is not divisible by 6" in six
+    assert "384 experts of width 2048: not divisible by 6 ranks" in six
+    assert "32 heads, 8 of keys and values: 32 is not divisible by 12" in twelve
+    assert "feed-forward width of 14336 as input: 14336 is not divisible by 12" in twelve
+    balanced = {"enable_expert_parallel": True, "enable_eplb": True}
+    assert asked(WHOLE, 8, **balanced, eplb_config={"num_redundant_experts": 32}) == ""
+    assert "even distribution" in asked(WHOLE, 8, **balanced, eplb_config={"num_redundant_experts": 3})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_blocks_of_fp8_weights_go_into_a_ranks_share_or_are_refused(version: str) -> None:
+    blocks = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+
+    def asked(ranks: int, **sizes: int) -> dict[str, str]:
+        config = {**WHOLE, "n_shared_experts": 0, "quantization_config": blocks, **sizes}
+        return layers(engine(version, SM100, config, tensor_parallel_size=ranks), "fp8")
+
+    assert asked(16) == {}
+    assert asked(32)["feed-forward width of 18432 as input"].endswith(
+        "not divisible by weight quantization block_k = 128."
+    )
+    # From a version between these on, blocks of experts are made smaller instead.
+    smaller = VERSIONS.index(version) >= VERSIONS.index("0.32.0")
+    assert list(asked(8, moe_intermediate_size=1536)) == ([] if smaller else ["blocks of experts of width 1536"])

@@ -237,6 +237,8 @@ def test_sizes_of_parallel_groups_are_taken_or_refused(engine):
     assert parallel(engine(tensor_parallel_size=8)) == ""
     with pytest.raises(Refused, match="do not go by 3"):
         parallel(engine(tensor_parallel_size=3))
+    with pytest.raises(Refused, match="3 does not go into 8"):
+        parallel(engine(tensor_parallel_size=8, decode_context_parallel_size=3))
     with pytest.raises(CannotTell, match="number of heads"):
         parallel(engine({"head_dim": 64}))
     (engine.site / "vllm/config/model.py").unlink()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
@@ -134,8 +136,16 @@ def test_model_and_kernels_that_the_engine_lacks_are_refused(consult):
 
 def test_sizes_of_parallel_groups_that_do_not_go_are_refused(consult):
     finding = consult(capability="9.0", tensor_parallel_size=6)[2]["parallel_sizes"]
-    assert (finding.severity, finding.evidence) == ("no_go", "64 heads do not go by 6")
-    assert "parallel_sizes" not in consult(DONE, tensor_parallel_size=6)[2]  # the engine has said that itself
+    assert finding.severity == "no_go" and "tensor-parallel-size" in finding.remedy
+    assert finding.evidence == "64 heads do not go by 6; 8 experts of width 64: not divisible by 6 ranks"
+
+
+@pytest.mark.parametrize(("trials", "told"), [({}, True), ({"model": None}, True), ({"model": ""}, False)])
+def test_layers_are_read_of_an_engine_that_has_not_made_them_itself(consult, trials, told):
+    reading, _answer, found = consult(replace(DONE, trials=trials), tensor_parallel_size=6)
+    assert ("parallel_sizes" in found) is told
+    expected = {"8 experts of width 64": "not divisible by 6 ranks"}
+    assert reading.kernels.get("layers", {}) == (expected if told else {})
 
 
 @pytest.mark.parametrize(
