@@ -74,6 +74,15 @@ def test_defaults_equal_the_argument_specs(role):
 
 
 @each_role
+def test_a_default_of_another_variable_is_described_in_words(role):
+    """Ansible resolves all defaults of a spec, and fails where one is undefined, even when the option is given."""
+    templates = {
+        name: option["default"] for name, option in options(role).items() if is_template(option.get("default"))
+    }
+    assert [name for name, default in templates.items() if default != "{{ inventory_hostname }}"] == []
+
+
+@each_role
 def test_a_required_option_has_no_default(role):
     defaults = load(role / "defaults/main.yml")
     assert [name for name, option in options(role).items() if option.get("required") and name in defaults] == []
