@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, llmops.vllm maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Programs of other people to compare with, each in an environment of its own that outlives the checkout."""
+"""Programs of other people, to compare with and to test with, each in an environment that outlives the checkout."""
 
 from __future__ import annotations
 
