@@ -83,6 +83,7 @@ def test_what_is_merged_goes_to_the_hosts_when_somebody_presses_the_button(check
     assert checkout.calls == [*RUN, RUN[-1]]
     before, after = (json.loads((checkout.path / name).read_text()) for name in ("drift.json", "left.json"))
     assert (before["verdict"], after["verdict"]) == ("drift", "none")
+    assert "1 of 1 hosts differ from the repository, 0 could not be compared." in pipeline.said
     kept = json.loads((checkout.path / "run.json").read_text())
     assert {name: host["outcome"] for name, host in kept["hosts"].items()} == {HOST: "changed"}
     assert [suite.get("name") for suite in ElementTree.parse(checkout.path / "run.xml").iter("testsuite")] == [HOST]
