@@ -424,6 +424,15 @@ def test_what_the_engine_resolves_is_told_by_its_own_names(engine):
     }  # fmt: skip
 
 
+def test_an_answer_does_not_wait_until_the_engine_has_been_taken_apart(engine):
+    (engine.site / "vllm/__init__.py").write_text(
+        "import atexit, threading, time\n"
+        "atexit.register(time.sleep, 60)\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
+    )
+    began = time.monotonic()
+    assert engine("{}").stage == "done" and time.monotonic() - began < 30
+
+
 @pytest.mark.parametrize(
     ("dtype", "reasons"), [("auto", []), ("bfloat16", []), ("fp8", ["kv_cache_dtype not supported"])]
 )
