@@ -116,8 +116,9 @@ MODEL_CAUSES: tuple[Cause, ...] = (
     cause(
         "config_invalid",
         "the parallel size does not fit the model or the host",
-        r"must be divisible by tensor parallel size|(?<!min_thread_n = \d\d )\bis not divisible by (?:\d+|tp_size|"
-        r"tensor|the tensor)\b|World size \(\d+\) is larger than|must be divisible by (?:tp|ep|dp|world)_size|"
+        r"must be divisible by tensor parallel size|% (?:self\.)?(?:tp|ep)_size == 0|"
+        r"(?<!min_thread_n = \d\d )\bis not divisible by (?:\d+|tp_size|tensor|the tensor)\b|"
+        r"World size \(\d+\) is larger than|must be divisible by (?:tp|ep|dp|world)_size|"
         r"decode_context_parallel|dcp_world_size|data_parallel_size\b.*must",
         "set vllm_service_arguments_extra.tensor-parallel-size to a divisor of the number of attention heads, no "
         "larger than the number of GPUs",
@@ -248,7 +249,8 @@ MODEL_CAUSES: tuple[Cause, ...] = (
     cause(
         "weights_mismatch",
         "the tensors do not have the names or shapes that config.json promises",
-        r"Attempted to load weight \(|exceeds dimension size|size mismatch for|The size of tensor a \(\d+\) must match|"
+        r"Attempted to load weight \(|Tried to load weights of size|exceeds dimension size|size mismatch for|"
+        r"The size of tensor a \(\d+\) must match|"
         r"loaded_weight\.shape|KeyError: '(?:[\w.]*\blayers\.\d|model\.|language_model\.|lm_head\.|vision)|"
         r"no module or parameter named|[Ff]ollowing weights were not initialized|"
         r"shape .* (?:is invalid for input|does not match)|narrow\(\): length must be|param\.(?:size|shape|data)",
@@ -263,7 +265,7 @@ MODEL_CAUSES: tuple[Cause, ...] = (
         r"does not support (?:nvfp4|fp8|fp4|mxfp4)|[Qq]uantization .* does not match|Unsupported quantization|"
         r"[Bb]float16 is only supported on GPUs|fp8e4nv.{0,20}not supported|Minimum capability: \d+|"
         r"not aligned with the quantized weight shape|min_thread_[nk] = |"
-        r"No (?:Nv)?[Ff]p[48] MoE backend|"
+        r"No \w+ MoE backend supports|"
         r"(?:MoE|linear) backend \S+ does not support|no (?:NVFP4|MXFP4|FP8) .*backend|"
         r"Cannot find the config file for \w+",
         "choose a checkpoint whose quantisation this GPU generation and vLLM support, or another vLLM "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.llmops.vllm.tests.launches.cases import CASES, SECTIONS, SERVES, Case
-from ansible_collections.llmops.vllm.tests.launches.records import Record, ending, tried
+from ansible_collections.llmops.vllm.tests.launches.records import Record, ending, load, tried
 
 PAGE = Path(__file__).parents[2] / "docs/preflight-launches.md"
 COMMAND = "make launches"
@@ -70,11 +70,12 @@ def told(case: Case, record: Record) -> str:
     preflight, engine = record["preflight"], record.get("engine", {})
     ids = ", ".join(preflight["no_go"]) or preflight["msg"]
     right = (preflight["verdict"] == "no_go") != (case.ends == SERVES)
-    expected = engine.get("ends", case.ends) == case.ends and (case.finding in preflight["no_go"] or not case.finding)
+    ends = ending(case, {**load(), case.name: record})
+    expected = ends == case.ends and (case.finding in preflight["no_go"] or not case.finding)
     mark = "right" if right and expected else "LOOK " if right else "WRONG"
     tokens = f"; tokens {preflight['kv_tokens']} / {engine.get('kv_tokens')}" if engine.get("kv_tokens") else ""
     return (
-        f"{mark} {case.name}: {preflight['verdict']} ({ids}); engine {engine.get('ends')} "
+        f"{mark} {case.name}: {preflight['verdict']} ({ids}); engine {ends} "
         f"in {engine.get('seconds')} s, root at line {engine.get('root_line')}{tokens}"
     )
 

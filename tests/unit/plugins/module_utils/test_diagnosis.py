@@ -493,6 +493,9 @@ def test_a_large_log_is_read_in_little_time():
     ("message", "cause_class"),
     [
         ("ValueError: NvFp4 MoE backend FLASHINFER_B12X does not support the deployment", "quant_dtype_mismatch"),
+        ("    assert self.total_num_kv_heads % tp_size == 0\nAssertionError", "config_invalid"),
+        ("NotImplementedError: No WNA16 MoE backend supports the deployment configuration.", "quant_dtype_mismatch"),
+        ("AssertionError: Tried to load weights of size torch.Size([8])to a parameter of size", "weights_mismatch"),
         ("RuntimeError: Assertion error (/w/sm90.hpp:11): Unsupported architecture", "kernel_arch_unsupported"),
         ("ConnectionError: (Caused by NameResolutionError('Failed to resolve hub.example'))", "config_invalid"),
         ("ValueError: The repository m contains custom code which must be executed", "tokenizer_or_remote_code"),
