@@ -4,7 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Interrupt rollouts at seeded points, and see that each ends in a release that has proved itself.
 
-usage: interruptions.py --host NAME --container NAME --instance NAME [--count N] [--seed N] -- COMMAND...
+usage: interruptions.py --host NAME --container NAME --instance NAME [--count N] [--seed N] [--kind kill|restart]
+                        -- COMMAND...
 
 A point is a task, a moment after it began, and what happens then: the run is killed, or the host is restarted. The
 command deploys to the host, one of two releases by ``--extra-vars interruption_seqs=N``. After the interruption the
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Of the play that touches the service: every task that leaves something behind, in order.
@@ -38,6 +40,7 @@ TASKS = (
     "Keep the receipt",
     "Let other runs in again",
 )
+KINDS = ("kill", "restart")
 SEQS = (4, 5)
 LOOK = """
 import json, os, subprocess, sys
@@ -145,13 +148,13 @@ class Rig:
         return answer
 
 
-def points(count: int, seed: int) -> list[Point]:
-    """Choose ``count`` points by ``seed``: every task once before one comes a second time."""
+def points(count: int, seed: int, wanted: Sequence[str] = KINDS) -> list[Point]:
+    """Choose ``count`` points by ``seed``: every task once before one comes a second time, and each kind in turn."""
     chance = random.Random(seed)  # reproducible, and no secret
     tasks: list[str] = []
     while len(tasks) < count:
         tasks += chance.sample(TASKS, len(TASKS))
-    kinds = [("kill", "restart")[number % 2] for number in range(count)]
+    kinds = [wanted[number % len(wanted)] for number in range(count)]
     chance.shuffle(kinds)
     return [
         Point(task, round(chance.uniform(0, 1.5), 2), kind, chance.choice(("same", "old")))
@@ -208,13 +211,14 @@ def main() -> int:
     parser.add_argument("--instance", required=True)
     parser.add_argument("--count", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     rig = Rig(given.host, given.container, given.instance, given.command)
     now, failed = SEQS[0], 0
     rig.deploy(now)
     releases = {now: rig.look()["current"]}
-    for number, point in enumerate(points(given.count, given.seed), 1):
+    for number, point in enumerate(points(given.count, given.seed, [given.kind] if given.kind else KINDS), 1):
         began = time.monotonic()
         now, wrong, note = judge(rig, point, now, releases)
         failed += bool(wrong)
