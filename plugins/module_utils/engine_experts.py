@@ -90,7 +90,7 @@ def count_of_experts(config: Mapping[str, Any]) -> int:
 
 
 class Selected(Exception):
-    """The engine has selected: ``value`` is what its selector returned."""
+    """The engine has selected: ``value`` is what its selector returned, or the error that it raised."""
 
     def __init__(self, value: Any) -> None:
         super().__init__()
@@ -101,12 +101,15 @@ class SelectingReader(Reader):
     """Follows the source as far as the engine's selector of kernels for experts."""
 
     def call(self, function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Return what a call leads to. Raises Selected."""
-        found = super().call(function, arguments, named)
+        """Return what a call leads to. Raises Selected, for a selector that raises an error too."""
         node = function.node if isinstance(function, Function) else None
-        if isinstance(node, ast.FunctionDef) and SELECTOR.fullmatch(node.name):
-            raise Selected(found)
-        return found
+        if not isinstance(node, ast.FunctionDef) or not SELECTOR.fullmatch(node.name):
+            return super().call(function, arguments, named)
+        try:
+            found = super().call(function, arguments, named)
+        except Raised as error:
+            found = error
+        raise Selected(found)
 
 
 def experts(engine: StaticEngine, method: str) -> dict[str, Any]:
@@ -117,16 +120,26 @@ def experts(engine: StaticEngine, method: str) -> dict[str, Any]:
     reader = SelectingReader(engine.package, {**engine.reader.given, **_given(engine)}, engine.reader.present)
     possible, reasons = [], []
     for answer in reader.outcomes(lambda: _selection(engine, reader, method)):
-        chosen = answer[0] if isinstance(answer, tuple) and answer else answer
+        chosen = _chosen(answer)
         if isinstance(chosen, Member):
             possible.append(chosen.name)
         elif isinstance(chosen, Raised) and chosen.kind in REFUSALS:
             reasons.append(chosen.message)
-        elif isinstance(chosen, Record) and chosen.kind is not None:
-            raise CannotTell(f"{chosen.kind.node.name} of this version selects none")
         else:
             raise CannotTell(chosen.why if isinstance(chosen, Unknown) else text(chosen))
     return {"possible": list(dict.fromkeys(possible)), "reasons": list(dict.fromkeys(reasons))}
+
+
+def _chosen(answer: Any) -> Any:
+    """Return what the selector returned first, or raised; where it was not reached, Unknown with what came instead.
+
+    An error on the way there is the engine's to tell, or comes of what is not known here.
+    """
+    if isinstance(answer, Selected):
+        return answer.value[0] if isinstance(answer.value, tuple) and answer.value else answer.value
+    if isinstance(answer, Record) and answer.kind is not None:
+        return Unknown(f"{answer.kind.node.name} of this version selects none")
+    return answer if isinstance(answer, Unknown) else Unknown(text(answer))
 
 
 def _given(engine: StaticEngine) -> dict[str, Any]:
@@ -155,7 +168,7 @@ def _of_other_platforms(engine: StaticEngine) -> Iterator[str]:
 
 
 def _selection(engine: StaticEngine, reader: Reader, method: str) -> Any:
-    """Follow the engine to its selector, and return what that returns; else the method that was made without one."""
+    """Follow the engine to its selector, and return that it has Selected; else the method that was made without one."""
     layer = layer_of_experts(engine, reader)
     try:
         if not method:
@@ -167,12 +180,14 @@ def _selection(engine: StaticEngine, reader: Reader, method: str) -> Any:
         made = reader.call(reader.attribute(kind, "from_config"), (found,), {})
         return reader.call(reader.attribute(made, "get_quant_method"), (layer, EXPERTS_PREFIX), {})
     except Selected as selected:
-        return selected.value
+        return selected
 
 
 def _scheme(engine: StaticEngine) -> dict[str, Any]:
     """Return the checkpoint's quantisation as the engine words it, of experts that are quantised. Raises CannotTell."""
     found = dict(engine.normalised()[1] or {})
+    if not found:
+        raise CannotTell("the weights are quantised while they are loaded")
     left_out = [str(one) for name in EXCEPTIONS for one in found.get(name) or ()]
     if found.get("dynamic") or any("experts" in one and "shared_experts" not in one for one in left_out):
         raise CannotTell("the checkpoint leaves some experts out of its quantisation")

@@ -205,6 +205,20 @@ def test_shared_experts_may_be_left_out_of_the_quantisation(engine):
     assert kernels(engine(packed(SMALL, ignore=["re:.*shared_experts.*"])))["possible"] == ["SLOW"]
 
 
+def test_weights_that_are_quantised_while_they_are_loaded_are_not_told_of(engine):
+    with pytest.raises(CannotTell, match="while they are loaded"):
+        kernels(engine({"text_config": with_experts()["text_config"]}, quantization="modelopt_fp4"))
+
+
+def test_an_error_before_kernels_are_selected_is_no_refusal(engine):
+    path = engine.site / "vllm/model_executor/layers/quantization/__init__.py"
+    path.write_text(
+        path.read_text().replace("return cls(config", "raise ValueError('no width')\n        return cls(config")
+    )
+    with pytest.raises(CannotTell, match="no width"):
+        kernels(engine(with_experts(**NVFP4)))
+
+
 def test_an_error_that_is_no_refusal_counts_as_none(engine):
     wrong = with_experts(quant_method="compressed-tensors", format="other", config_groups={"0": {"weights": SMALL}})
     with pytest.raises(CannotTell, match="AssertionError"):
