@@ -27,6 +27,7 @@ CONFIG = "config.json"
 QUANTIZATION_CONFIG = "hf_quant_config.json"
 
 NOTHING_TO_DO = "the file is already as the patch wants it"
+KEYS_MISSING = "none of the keys that it is for stands in the file"
 FILE_MISSING = "the snapshot has no such file"
 IGNORED = f"vLLM ignores {QUANTIZATION_CONFIG} when {CONFIG} carries quantization_config"
 NESTED = (
@@ -47,6 +48,7 @@ class Patch:
     remove_keys: Sequence[str] = ()
     expect: Mapping[str, Any] = field(default_factory=dict)
     optional: bool = False
+    when: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Patch:
@@ -72,6 +74,24 @@ class Patch:
         check_value(dict(self.expect))
         for pointer in self.expect:
             parse_pointer(pointer)
+        self._check_condition()
+
+    def _check_condition(self) -> None:
+        given = {name: value for name, value in self.when.items() if value is not None}
+        others = ", ".join(sorted(set(given) - {"keys"}))
+        if others:
+            raise InvalidInputError(
+                f"when has {others}, which is decided before: by the role vllm_service, or by the filter "
+                "llmops.vllm.applicable_patches"
+            )
+        keys = given.get("keys", ["unconditional"])
+        if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+            raise InvalidInputError("when.keys has to be a list of keys")
+
+    def is_for(self, value: Any) -> bool:
+        """Whether one of the keys that the patch is for, if it names any, stands anywhere in ``value``."""
+        keys = self.when.get("keys")
+        return keys is None or bool(remove_keys(value, keys)[1])
 
     def transform(self, value: Any) -> Any:
         """Return what the patch makes of ``value``: expectations, operations, merge, removal, in this order."""
@@ -165,6 +185,8 @@ def _apply(patch: Patch, files: _Files) -> PatchReport:
             return PatchReport(patch, Changes(), False, FILE_MISSING)
         raise InvalidInputError(f"{FILE_MISSING}; correct the name, or set optional if it may be missing")
     before = files.value(patch.file)
+    if not patch.is_for(before):
+        return PatchReport(patch, Changes(), False, KEYS_MISSING)
     after = patch.transform(before)
     files.put(patch.file, after)
     effective = not same(before, after)

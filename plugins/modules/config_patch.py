@@ -93,6 +93,16 @@ options:
         description: Skip the patch when the snapshot has no such file, instead of failing.
         type: bool
         default: false
+      when:
+        description:
+          - Skip the patch unless this holds. Versions of vLLM and compute capabilities are conditions as well, decided
+            before by P(llmops.vllm.applicable_patches#filter), as the role C(vllm_service) does.
+        type: dict
+        suboptions:
+          keys:
+            description: Keys of which one has to stand somewhere in the file, at any depth.
+            type: list
+            elements: str
   owner:
     description: Name or numeric id of the user who owns the view. By default whoever runs the module owns it.
     type: str
@@ -245,6 +255,7 @@ PATCH_OPTIONS: dict[str, dict[str, Any]] = {
     "remove_keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
     "expect": {"type": "dict", "default": {}},
     "optional": {"type": "bool", "default": False},
+    "when": {"type": "dict", "options": {"keys": {"type": "list", "elements": "str", "no_log": False}}},
 }
 
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {

@@ -72,7 +72,7 @@ class Fleet:
         """Run a command that prepares something, and return its output."""
         done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise SystemExit(f"{shlex.join(command)}\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+            raise SystemExit(f"{shlex.join(command)}\n{done.stdout[-20000:]}{done.stderr[-2000:]}")
         return done.stdout
 
     def on(self, host: str, *command: str) -> str:

@@ -14,6 +14,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.patch_set import (
     IGNORED,
+    KEYS_MISSING,
     NESTED,
     NOTHING_TO_DO,
     Patch,
@@ -94,6 +95,15 @@ def test_an_optional_file_may_be_missing_and_another_may_not() -> None:
         apply_patches([patch("x.json", remove_keys=["a"])], reading())
 
 
+def test_a_patch_for_keys_that_stand_nowhere_is_skipped_with_its_expectations() -> None:
+    one = patch("config.json", merge={"b": 1}, expect={"/x": 1}, when={"keys": ["kv_cache_scheme", "x"]})
+    outcome = apply_patches([one], reading(config={"a": 1}))
+    assert outcome.contents == {} and outcome.reports[0].note == KEYS_MISSING
+    deep = patch("config.json", merge={"b": 1}, when={"keys": ["kv_cache_scheme", "x"]})
+    outcome = apply_patches([deep], reading(config={"a": [BLOCK]}))
+    assert outcome.reports[0].effective and json.loads(outcome.contents["config.json"])["b"] == 1
+
+
 def test_an_expectation_that_does_not_hold_names_patch_file_and_both_values() -> None:
     one = patch("config.json", remove_keys=["a"], expect={"/a": 2})
     with pytest.raises(PreconditionError) as caught:
@@ -121,6 +131,8 @@ def test_a_file_that_is_not_json_is_named_with_the_line() -> None:
         ({"operations": [{"op": "nonsense"}]}, "operation 1: op must be one of"),
         ({"remove_keys": ["a"], "expect": {"a": 1}}, "is no JSON pointer"),
         ({"merge": {"a": float("inf")}}, "not a JSON number"),
+        ({"remove_keys": ["a"], "when": {"vllm": "<1"}}, "when has vllm, which is decided before"),
+        ({"remove_keys": ["a"], "when": {"keys": []}}, "when.keys has to be a list of keys"),
     ],
 )
 def test_a_patch_that_no_file_could_make_right_is_refused(parameters: dict[str, Any], words: str) -> None:
