@@ -4,7 +4,8 @@
 """Which patches of a model are for this engine and these GPUs.
 
 It is decided before a release gets its name, as patches that apply and patches that do not make different releases.
-Versions are compared as PEP 440 says, by ``packaging``, which ansible-core brings along.
+Versions are compared as PEP 440 says, by ``packaging``. ansible-core requires it and imports it as is done here, since
+not every environment that reads plugins is whole.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, PreconditionError
+
+try:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion, Version
+except ImportError:
+    HAS_PACKAGING = False
+else:
+    HAS_PACKAGING = True
 
 DECIDED = ("vllm", "compute_capability")
 
@@ -24,8 +31,8 @@ def applicable(
 ) -> list[dict[str, Any]]:
     """Return those ``patches`` whose ``when`` holds for the engine and at least one GPU, without what was decided.
 
-    Conditions on the files (``keys``) stay, for whoever reads these. Raises InvalidInputError, naming the patch, for a
-    condition that cannot be decided.
+    Conditions on the files (``keys``) stay, for whoever reads these. Raises InvalidInputError or PreconditionError,
+    naming the patch, for a condition that cannot be decided.
     """
     result = []
     for patch in patches:
@@ -59,6 +66,8 @@ def _holds(patch: Mapping[str, Any], when: Mapping[str, Any], version: str, capa
         return False
     if when.get("vllm") is None:
         return True
+    if not HAS_PACKAGING:
+        raise PreconditionError(f"patch '{name}': when.vllm takes the Python package packaging on the controller.")
     try:
         return SpecifierSet(str(when["vllm"])).contains(Version(version), prereleases=True)
     except InvalidSpecifier as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.llmops.vllm.plugins.filter.applicable_patches import FilterModule
+from ansible_collections.llmops.vllm.plugins.plugin_utils import patch_conditions
 
 applicable = FilterModule().filters()["applicable_patches"]
 
@@ -78,3 +79,10 @@ def test_a_condition_that_cannot_be_meant_names_the_patch(when, said):
     with pytest.raises(AnsibleFilterError, match="applicable_patches: patch 'one': ") as caught:
         names(when)
     assert said in str(caught.value)
+
+
+def test_without_packaging_only_versions_cannot_be_decided(monkeypatch):
+    monkeypatch.setattr(patch_conditions, "HAS_PACKAGING", False)
+    assert names({"compute_capability": ["12.0"]}) == ["one"]
+    with pytest.raises(AnsibleFilterError, match=r"patch 'one': when\.vllm takes the Python package packaging"):
+        names({"vllm": "<1"})
