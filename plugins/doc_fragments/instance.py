@@ -32,3 +32,13 @@ options:
     type: path
     default: /run/llmops-vllm
 """
+
+    RUN_ID = r"""
+options:
+  run_id:
+    description:
+      - Identifier of the run, which has to hold the lock of the instance, see M(llmops.vllm.deploy_lock).
+      - Without it no lock is asked for.
+    type: str
+    default: ""
+"""

@@ -21,6 +21,7 @@ extends_documentation_fragment:
   - llmops.vllm.instance
   - llmops.vllm.instance.root
   - llmops.vllm.instance.run_path
+  - llmops.vllm.instance.run_id
 options:
   receipt:
     description:
@@ -37,12 +38,6 @@ options:
     description: How many receipts of the instance are kept besides; 0 keeps all.
     type: int
     default: 0
-  run_id:
-    description:
-      - Identifier of the run, which has to hold the lock of the instance, see M(llmops.vllm.deploy_lock).
-      - Without it no lock is asked for.
-    type: str
-    default: ""
 author:
   - llmops.vllm maintainers (@llmops)
 seealso:

@@ -22,6 +22,7 @@ extends_documentation_fragment:
   - llmops.vllm.instance
   - llmops.vllm.instance.root
   - llmops.vllm.instance.run_path
+  - llmops.vllm.instance.run_id
 options:
   state:
     description:
@@ -41,12 +42,6 @@ options:
     description: What the rollout is, for the record.
     type: str
     default: deploy
-  run_id:
-    description:
-      - Identifier of the run, which has to hold the lock of the instance, see M(llmops.vllm.deploy_lock).
-      - Without it no lock is asked for.
-    type: str
-    default: ""
   holder:
     description: Who started the run, and where.
     type: str
