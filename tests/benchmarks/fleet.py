@@ -48,9 +48,10 @@ HOSTS = int(os.environ.get("FLEET_HOSTS", "16"))
 RUNS = int(os.environ.get("FLEET_RUNS", "3"))
 TALLY = "/run/fleet-client.json"
 CLIENT = [
-    "systemd-run", "--collect", "--unit=fleet-client", "/usr/local/lib/fleet_client.py", "gateway-1", "8443",
+    "systemd-run", "--collect", "--unit=fleet-client", "python3", "/usr/local/lib/fleet_client.py", "gateway-1", "8443",
     "/etc/haproxy/llmops/own.crt", "sk-client-of-the-rig", "tiny-llama", TALLY,
 ]  # fmt: skip
+ASKING = ["timeout", "60", "sh", "-c", f"until test -s {TALLY}; do sleep 0.2; done"]
 VERDICT_TASK = "Keep the verdict"
 BACK_TASK = "Fail with the verdict"
 
@@ -139,11 +140,12 @@ def fleet_of(hosts: int) -> Iterator[Fleet]:
 
 
 def start_clients(fleet: Fleet) -> None:
-    """Let clients ask through the gateway from now on."""
+    """Let clients ask through the gateway from now on, and see that they do."""
     source = str(ROOT / "tests/rig/fleet_client.py")
     target = f"llmops-{NAME}-gateway-1:/usr/local/lib/fleet_client.py"
     fleet.must([fleet.environment["RIG_ENGINE"], "cp", source, target])
     fleet.on("gateway-1", *CLIENT)
+    fleet.on("gateway-1", *ASKING)
 
 
 def way_back(fleet: Fleet, release: int) -> tuple[float, float]:
