@@ -84,8 +84,8 @@ class Patch:
                 f"when has {others}, which is decided before: by the role vllm_service, or by the filter "
                 "llmops.vllm.applicable_patches"
             )
-        keys = given.get("keys", ["unconditional"])
-        if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+        keys = given.get("keys")
+        if keys is not None and not (isinstance(keys, list) and keys and all(isinstance(key, str) for key in keys)):
             raise InvalidInputError("when.keys has to be a list of keys")
 
     def is_for(self, value: Any) -> bool:
