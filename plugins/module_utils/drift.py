@@ -23,6 +23,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.release import release
 
 CONTENT_PARTS = frozenset({"model", "patches", "runtime", "files", "launcher"})
 FINGERPRINT_DIGITS = 8
+# What a deployment puts right without a restart; docs/drift.md says so as well.
+PUT_RIGHT = frozenset({"host", "release", "files", "view", "runtime", "weights"})
 SHOWN = 20
 
 
@@ -30,7 +32,7 @@ SHOWN = 20
 class Drift:
     """One difference.
 
-    ``kind`` is release, files, view, runtime, unit, process, listener, api_key or weights; ``where`` a path, a unit, a
+    ``kind`` is host, release, files, view, runtime, unit, process, listener, api_key or weights; ``where`` a path, a unit, a
     process or a port; ``what`` the rest of a sentence that begins with ``where``. It never holds a file's content.
     """
 
@@ -121,6 +123,16 @@ def ignoring(drifts: Sequence[Drift], patterns: Sequence[str]) -> tuple[list[Dri
         excused = any(fnmatchcase(f"{drift.kind} {drift.where}", pattern) for pattern in patterns)
         (ignored if excused else counted).append(drift)
     return counted, ignored
+
+
+def is_settled(expected: Expected, instance: Instance, proven: bool, report: Report) -> bool:
+    """Whether a deployment has nothing to do: the release is current, ``proven`` and serves, and nothing is to be put right.
+
+    An ignored difference is put right all the same, so it counts here.
+    """
+    current = instance.current is not None and instance.current.release_id == expected.release_id
+    untouched = all(drift.kind not in PUT_RIGHT for drift in report.drifts)
+    return proven and current and instance.intent is None and untouched
 
 
 def differing_parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,8 @@ import os
 
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import Expected, Report
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import look_at_port
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import Instance, runs_current
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import look_at_port
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 

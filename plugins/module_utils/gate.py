@@ -17,6 +17,7 @@ from typing import Any, Callable, Union
 from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_report import as_line
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 
 POLL_SECONDS = 0.5
@@ -52,26 +53,6 @@ class Failed:
 
 Verdict = Union[Ready, NotYet, Failed]
 _GIVEN_UP = "the engine has given up"
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process that holds the listening socket."""
-
-    pid: int
-    command: str
-    cgroup: str
-    ours: bool
-    user: str = "?"
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Who listens on the port; ``unseen`` counts sockets whose process could not be found."""
-
-    port: int
-    owners: tuple[Owner, ...] = ()
-    unseen: int = 0
 
 
 def unit_alive(state: UnitState, invocation_id: str, main_pid: int) -> Verdict:

@@ -10,11 +10,10 @@ from typing import Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult, judge
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer, EngineApi
-from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry, Journal
-from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs, Wanted
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, look_at_port
+from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
-from ansible_collections.llmops.vllm.plugins.module_utils.users import user_name
 
 QUESTION_TIMEOUT_SECONDS = 5.0
 # systemd keeps the invocation ID of every running unit here (unit_export_invocation_id in its sources).
@@ -67,38 +66,6 @@ class UnitWatch:
             return os.readlink(self._link) == state.invocation_id
         except OSError:
             return False
-
-
-def in_control_group(process: Process, control_group: str) -> bool:
-    """Whether a process lies in a unit's control group: cgroup v1, hybrid and v2, also below a container's root."""
-    if not control_group.strip("/"):
-        return False
-    return any(
-        path == control_group or path.startswith(control_group + "/") or path.endswith(control_group)
-        for path in process.cgroups.values()
-    )
-
-
-def look_at_port(procfs: ProcFs, port: int, control_group: str, main_pid: int) -> Listener:
-    """Return who listens on ``port``; the main process is asked first, as it nearly always is the one."""
-    sockets = {inode: str(inode) for inode in procfs.tcp_listeners(port)}
-    if not sockets:
-        return Listener(port)
-    wanted = Wanted(sockets=sockets)
-    main = procfs.process(main_pid) if main_pid else None
-    processes = {main.pid: main} if main is not None else {}
-    holders = procfs.holders(wanted, processes)
-    if holders.unseen:
-        processes = procfs.processes()
-        holders = procfs.holders(wanted, processes)
-    owners = []
-    for pid in holders.by_pid:
-        process = processes[pid]
-        ours = in_control_group(process, control_group)
-        cgroup = max(process.cgroups.values(), key=len, default="").rstrip("/")
-        user = user_name(process.uids[0] if process.uids else None)
-        owners.append(Owner(pid, process.command, cgroup, ours, user))
-    return Listener(port, tuple(owners), len(holders.unseen))
 
 
 class HostObserver:

@@ -19,7 +19,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.diagnosis_lines import
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     Failed,
-    Listener,
     NotYet,
     Ready,
     Verdict,
@@ -35,6 +34,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import MAIN_PROCESS_EXITED, Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_evidence import settled_diagnosis
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener
 from ansible_collections.llmops.vllm.plugins.module_utils.phases import PhaseTracker
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding
-from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight_trials import judge_trials
 
 ARGUMENTS_REMEDY = "correct vllm_service_arguments or vllm_service_arguments_extra"

@@ -13,8 +13,10 @@ description:
   - Compares the current release, its files and what is installed from it, its view of the model, its runtime, its unit,
     the running process, the listener on its port and its API key with what the repository says.
   - What a restart, a reboot or a rotated journal changes is not compared, so that an untouched host has no drift.
-  - Changes nothing, and asks neither the engine nor the hub anything. The weights are
-    M(llmops.vllm.model_shards)'s, with O(llmops.vllm.model_shards#module:state=verified).
+  - Changes nothing, and asks neither the engine nor the hub anything. To read the weights is for
+    M(llmops.vllm.model_shards), with O(llmops.vllm.model_shards#module:state=verified).
+  - With O(host), O(directories) and O(weights) all that a deployment sees to is compared in this one look, and
+    RV(settled) says whether a deployment would find anything to do.
 extends_documentation_fragment:
   - llmops.vllm.attributes
   - llmops.vllm.attributes.actiongroup_vllm
@@ -24,13 +26,11 @@ extends_documentation_fragment:
   - llmops.vllm.instance.run_path
 options:
   release_id:
-    description: Identifier of the release that the repository says.
+    description: Identifier of the release that the repository says, the hash of O(content). It may be left out.
     type: str
-    required: true
   content:
     description:
-      - What that release is made of, with at least C(model), C(patches), C(runtime), C(files) and C(launcher); its hash
-        is O(release_id).
+      - What that release is made of, with at least C(model), C(patches), C(runtime), C(files) and C(launcher).
       - A current release that is another one is compared with the content in its receipt, whose hash has to be its
         identifier.
     type: dict
@@ -68,13 +68,99 @@ options:
   group:
     description: Name or numeric id of the group of a release's files; not compared without it.
     type: str
+  host:
+    description: What the host has to have for any release; not compared without it.
+    type: dict
+    suboptions:
+      libraries:
+        description: Shared libraries that the dynamic loader has to find.
+        type: list
+        elements: str
+        default: []
+      modules:
+        description: Python modules that the interpreter of this module has to find.
+        type: list
+        elements: str
+        default: []
+      python3_modules:
+        description: Python modules that C(python3) has to find, which may be another interpreter.
+        type: list
+        elements: str
+        default: []
+      account:
+        description: The user that has to exist, as for M(llmops.vllm.host_info).
+        type: dict
+        suboptions:
+          user:
+            description: Its name.
+            type: str
+            required: true
+          group:
+            description: Its primary group.
+            type: str
+            required: true
+          home:
+            description: Its home directory, which need not exist.
+            type: path
+            required: true
+          shell:
+            description: Its shell.
+            type: path
+            required: true
+  directories:
+    description: Directories that all releases share, as for M(llmops.vllm.file_tree). They belong to O(owner).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: The directory.
+        type: path
+        required: true
+      state:
+        description: It is a directory.
+        type: str
+        choices: [directory]
+        default: directory
+      group:
+        description: Name or numeric id of its group; not compared without it.
+        type: str
+      mode:
+        description: Its mode, a quoted octal string.
+        type: str
+        required: true
+      follow:
+        description: Whether a link at O(directories[].path) is followed.
+        type: bool
+        default: false
+  weights:
+    description:
+      - Which files of the model have to be in O(store), by C(stat) and by the manifest that lies there; not compared
+        without it. They belong to O(group).
+    type: dict
+    suboptions:
+      include:
+        description: Patterns, as O(llmops.vllm.model_shards#module:include).
+        type: list
+        elements: str
+        default: []
+      exclude:
+        description: Patterns, as O(llmops.vllm.model_shards#module:exclude).
+        type: list
+        elements: str
+        default: []
+      publish_blobs:
+        description: Whether they have second names for other hosts.
+        type: bool
+        default: false
   runtime_level:
     description:
       - How the runtime is compared with the records of its packages. V(stat) compares which files there are, and their
-        sizes; V(full) reads every byte; V(none) leaves it out.
+        sizes; V(full) reads every byte; V(receipt) asks only whether its installation came to its end; V(none) leaves
+        it out.
       - Compiled bytecode is in no record, and is not compared.
     type: str
-    choices: [none, stat, full]
+    choices: [none, receipt, stat, full]
     default: stat
   ignore:
     description:
@@ -115,6 +201,15 @@ drift:
   returned: success
   type: bool
   sample: true
+settled:
+  description:
+    - Whether a deployment has nothing to do. The release is current, proven and serves, no rollout was interrupted, and
+      none of RV(findings) and RV(ignored) is of a kind that a deployment puts right, which are V(host), V(release),
+      V(files), V(view), V(runtime) and V(weights).
+    - What was not to be compared is not known here, and left to whoever asks.
+  returned: success
+  type: bool
+  sample: false
 findings:
   description: What differs, without what is ignored. No content of a file is in it.
   returned: success
@@ -123,7 +218,7 @@ findings:
   contains:
     kind:
       description:
-        - What it is about, one of V(release), V(files), V(view), V(runtime), V(unit), V(process), V(listener),
+        - What it is about, one of V(host), V(release), V(files), V(view), V(runtime), V(unit), V(process), V(listener),
           V(api_key) and V(weights).
       returned: always
       type: str
@@ -167,6 +262,7 @@ model:
   sample: {"repo": "nvidia/Kimi-K2.5-NVFP4", "commit": "0123456789abcdef0123456789abcdef01234567"}
 """
 
+import os
 import time
 from typing import Any
 
@@ -180,28 +276,43 @@ from ansible_collections.llmops.vllm.plugins.module_utils.drift import (
     compare_intent,
     compare_release,
     ignoring,
+    is_settled,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.drift_files import compare_files, compare_view
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_files import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    compare_files,
+    compare_view,
+)
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_prerequisites import (
+    Prerequisites,
+    compare_directories,
+    compare_prerequisites,
+)
 from ansible_collections.llmops.vllm.plugins.module_utils.drift_process import (
     compare_listener,
     compare_process,
     compare_unit,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.drift_runtime import LEVELS, compare_runtime
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_weights import compare_weights
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, as_sentence
-from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import check_path
-from ansible_collections.llmops.vllm.plugins.module_utils.instance import read_instance
-from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts
+from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import Entry, check_path
+from ansible_collections.llmops.vllm.plugins.module_utils.instance import is_proven, read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.plain_json import plain_json
+from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import Account
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
-from ansible_collections.llmops.vllm.plugins.module_utils.store import check_store
+from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
+from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, check_store
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command, started_seconds
 
+NAMES: dict[str, Any] = {"type": "list", "elements": "str", "default": []}
 ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "instance": {"type": "str", "required": True},
     "root": {"type": "path", "default": "/srv/llm"},
-    "release_id": {"type": "str", "required": True},
+    "release_id": {"type": "str"},
     "content": {"type": "dict", "required": True},
     "launcher": {"type": "path", "default": "/usr/local/lib/llmops-vllm-serve"},
     "unit_path": {"type": "path", "default": "/etc/systemd/system"},
@@ -213,18 +324,51 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "runtimes": {"type": "path", "default": "/srv/llm/runtimes"},
     "owner": {"type": "str"},
     "group": {"type": "str"},
+    "host": {
+        "type": "dict",
+        "options": {
+            "libraries": NAMES,
+            "modules": NAMES,
+            "python3_modules": NAMES,
+            "account": {
+                "type": "dict",
+                "options": {
+                    "user": {"type": "str", "required": True},
+                    "group": {"type": "str", "required": True},
+                    "home": {"type": "path", "required": True},
+                    "shell": {"type": "path", "required": True},
+                },
+            },
+        },
+    },
+    "directories": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "path": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["directory"], "default": "directory"},
+            "group": {"type": "str"},
+            "mode": {"type": "str", "required": True},
+            "follow": {"type": "bool", "default": False},
+        },
+    },
+    "weights": {
+        "type": "dict",
+        "options": {"include": NAMES, "exclude": NAMES, "publish_blobs": {"type": "bool", "default": False}},
+    },
     "runtime_level": {"type": "str", "choices": list(LEVELS), "default": "stat"},
     "ignore": {"type": "list", "elements": "str", "default": []},
 }
 
 
 def content_of(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of the expected release. Raises InvalidInputError unless it is whole and its hash the id."""
+    """Return the content of the expected release. Raises InvalidInputError unless it is whole and its hash the id given."""
     content: dict[str, Any] = plain_json(params["content"])
     missing = sorted(CONTENT_PARTS - content.keys())
     if missing:
         raise InvalidInputError(f"content lacks {', '.join(missing)}; give vllm_service_result.content as it is.")
-    if release_id(content) != params["release_id"]:
+    if params["release_id"] not in (None, release_id(content)):
         raise InvalidInputError(
             f"release_id is {params['release_id']}, but content is that of {release_id(content)}; give both from the "
             "same vllm_service_result."
@@ -236,11 +380,12 @@ def expected_of(module: AnsibleModule) -> Expected:
     """Return what the repository says. Raises InvalidInputError."""
     params = module.params
     accounts = Accounts(module.check_mode, module.warn)
+    content = content_of(params)
     return Expected(
         instance=params["instance"],
         root=check_path("root", params["root"]),
-        release_id=params["release_id"],
-        content=content_of(params),
+        release_id=release_id(content),
+        content=content,
         unit=params["unit"] or f"vllm@{params['instance']}.service",
         port=params["port"],
         launcher=check_path("launcher", params["launcher"]),
@@ -251,6 +396,45 @@ def expected_of(module: AnsibleModule) -> Expected:
         uid=accounts.uid(params["owner"]),
         gid=accounts.gid(params["group"]),
     )
+
+
+def prerequisites_of(params: dict[str, Any]) -> Prerequisites:
+    """Return what the host has to have."""
+    given = dict(params["host"])
+    account = given.pop("account")
+    return Prerequisites(**given, account=Account(**account) if account else None)
+
+
+def directories_of(module: AnsibleModule, uid: int | None) -> list[Entry]:
+    """Return the directories of all releases, which ``uid`` owns. Raises InvalidInputError."""
+    accounts = Accounts(module.check_mode, module.warn)
+    entries = []
+    for given in module.params["directories"]:
+        path = check_path("path of directories", given["path"])
+        mode = parse_mode(f"mode of {path}", given["mode"], 0o700)
+        place = os.path.realpath(path) if given["follow"] else path
+        entries.append(Entry(place, "directory", mode=mode, uid=uid, gid=accounts.gid(given["group"])))
+    return entries
+
+
+def wish_of(params: dict[str, Any], gid: int | None) -> Wish:
+    """Return what shall be true of the weights, which belong to ``gid``."""
+    given = params["weights"]
+    return Wish(
+        include=tuple(given["include"]),
+        exclude=tuple(given["exclude"]),
+        attributes=Attributes(FILE_MODE, DIRECTORY_MODE, gid=gid),
+        publish=given["publish_blobs"],
+    )
+
+
+def compare_host(module: AnsibleModule, expected: Expected, report: Report) -> None:
+    """Compare what a deployment sees to beside the release, as far as it was given. Raises InvalidInputError."""
+    if module.params["host"]:
+        compare_prerequisites(prerequisites_of(module.params), run_command, report)
+    compare_directories(directories_of(module, expected.uid), report)
+    if module.params["weights"] is not None:
+        compare_weights(expected, wish_of(module.params, expected.gid), report)
 
 
 def run(module: AnsibleModule) -> dict[str, Any]:
@@ -269,10 +453,12 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         started = started_seconds(unit, time.time(), time.monotonic())
         compare_process(expected, instance, unit, started, report)
         compare_listener(expected, ProcFs(), unit, report)
+        compare_host(module, expected, report)
     counted, ignored = ignoring(report.drifts, module.params["ignore"])
     return {
         "changed": False,
         "drift": bool(counted),
+        "settled": is_settled(expected, instance, is_proven(instance, unit, started), report),
         "findings": [drift.as_dict() for drift in counted],
         "ignored": [drift.as_dict() for drift in ignored],
         "notes": [*instance.warnings, *report.notes],

@@ -331,7 +331,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import 
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, as_sentence
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding, as_result, report
-from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import look_at_port
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import look_at_port
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_query import this_host
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import NotModelled

@@ -7,10 +7,8 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     Failed,
-    Listener,
     NotYet,
     NoWaiter,
-    Owner,
     Ready,
     Waiter,
     failure_message,

@@ -8,7 +8,8 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import launch_follow
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
-from ansible_collections.llmops.vllm.plugins.module_utils.gate import Failed, Listener, Owner, Ready, Waiter
+from ansible_collections.llmops.vllm.plugins.module_utils.gate import Failed, Ready, Waiter
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_follow import Clock, GateSettings, LaunchGate
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState

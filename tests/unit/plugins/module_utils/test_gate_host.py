@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import UnitWatch, in_control_group, look_at_port
+from ansible_collections.llmops.vllm.plugins.module_utils.gate_host import UnitWatch
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
 

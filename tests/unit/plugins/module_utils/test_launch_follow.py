@@ -6,7 +6,8 @@ import threading
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
-from ansible_collections.llmops.vllm.plugins.module_utils.gate import Failed, Listener, NotYet, Owner, Ready, Waiter
+from ansible_collections.llmops.vllm.plugins.module_utils.gate import Failed, NotYet, Ready, Waiter
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_follow import (
     Background,

@@ -4,7 +4,7 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.checkpoint import Checkpoint, Problem
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding
-from ansible_collections.llmops.vllm.plugins.module_utils.gate import Listener, Owner
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (
     judge_checkpoint,
     judge_engine,
