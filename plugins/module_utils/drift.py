@@ -32,8 +32,9 @@ SHOWN = 20
 class Drift:
     """One difference.
 
-    ``kind`` is host, release, files, view, runtime, unit, process, listener, api_key or weights; ``where`` a path, a unit, a
-    process or a port; ``what`` the rest of a sentence that begins with ``where``. It never holds a file's content.
+    ``kind`` is host, release, files, view, runtime, unit, process, listener, api_key or weights; ``where`` a path, a
+    unit, a process or a port; ``what`` the rest of a sentence that begins with ``where``. It never holds a file's
+    content.
     """
 
     kind: str
@@ -126,9 +127,9 @@ def ignoring(drifts: Sequence[Drift], patterns: Sequence[str]) -> tuple[list[Dri
 
 
 def is_settled(expected: Expected, instance: Instance, proven: bool, report: Report) -> bool:
-    """Whether a deployment has nothing to do: the release is current, ``proven`` and serves, and nothing is to be put right.
+    """Whether a deployment has nothing to do: the release is current, ``proven`` and serves, and nothing needs mending.
 
-    An ignored difference is put right all the same, so it counts here.
+    A deployment mends an ignored difference all the same, so it counts here.
     """
     current = instance.current is not None and instance.current.release_id == expected.release_id
     untouched = all(drift.kind not in PUT_RIGHT for drift in report.drifts)

@@ -363,7 +363,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
 
 
 def content_of(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of the expected release. Raises InvalidInputError unless it is whole and its hash the id given."""
+    """Return the expected release's content. Raises InvalidInputError unless it is whole and its hash is the id."""
     content: dict[str, Any] = plain_json(params["content"])
     missing = sorted(CONTENT_PARTS - content.keys())
     if missing:

@@ -331,9 +331,9 @@ from ansible_collections.llmops.vllm.plugins.module_utils.engine_answers import 
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_probe import EngineAnswer, ProbeUser, ask_engine
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, as_sentence
 from ansible_collections.llmops.vllm.plugins.module_utils.findings import Finding, as_result, report
-from ansible_collections.llmops.vllm.plugins.module_utils.listener import look_at_port
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_query import this_host
 from ansible_collections.llmops.vllm.plugins.module_utils.launch import Launch
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import look_at_port
 from ansible_collections.llmops.vllm.plugins.module_utils.memory_model import NotModelled
 from ansible_collections.llmops.vllm.plugins.module_utils.patch_set import Patch, apply_patches
 from ansible_collections.llmops.vllm.plugins.module_utils.preflight import (

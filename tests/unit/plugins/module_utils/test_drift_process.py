@@ -13,8 +13,8 @@ from ansible_collections.llmops.vllm.plugins.module_utils.drift_process import (
     compare_unit,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import read_instance
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun, UnitState
 from ansible_collections.llmops.vllm.tests.unit.drift_host import LAUNCH, DriftHost

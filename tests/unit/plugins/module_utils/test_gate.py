@@ -23,6 +23,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gate import (
     within_time,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 
 LAUNCH = "1" * 32

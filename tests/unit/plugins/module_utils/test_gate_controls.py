@@ -9,9 +9,9 @@ from ansible_collections.llmops.vllm.plugins.module_utils import launch_follow
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import Failed, Ready, Waiter
-from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_follow import Clock, GateSettings, LaunchGate
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 
 LAUNCH = "1" * 32

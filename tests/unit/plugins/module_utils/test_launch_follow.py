@@ -7,7 +7,6 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import Canary, CanaryResult
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer
 from ansible_collections.llmops.vllm.plugins.module_utils.gate import Failed, NotYet, Ready, Waiter
-from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.launch_follow import (
     Background,
@@ -15,6 +14,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.launch_follow import (
     GateSettings,
     LaunchGate,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import UnitState
 
 LAUNCH = "1" * 32

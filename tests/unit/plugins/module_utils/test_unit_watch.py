@@ -16,8 +16,8 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import unit_watch
 from ansible_collections.llmops.vllm.plugins.module_utils.canary import CanaryResult
 from ansible_collections.llmops.vllm.plugins.module_utils.engine_api import Answer, EngineApi
-from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.journal import Entry
+from ansible_collections.llmops.vllm.plugins.module_utils.listener import Listener, Owner
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.sd_notify import notify
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun, UnitState
