@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from ansible_collections.llmops.vllm.plugins.module_utils import manifest as manifests
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import Expected, Report
@@ -14,6 +15,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.errors import Precondi
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Plan, Wish, plan
 
 KIND = "weights"
+SHOWN = 3
 
 
 def compare_weights(expected: Expected, wish: Wish, report: Report) -> None:
@@ -38,8 +40,12 @@ def compare_weights(expected: Expected, wish: Wish, report: Report) -> None:
 
 def _difference(found: Plan) -> str:
     if found.tracker.changed:
-        names = sorted(found.tracker.as_diff()["after"])
-        return f"differs in {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        return f"differs in {_some(sorted(found.tracker.as_diff()['after']))}"
     if found.unsettled:
-        return f"has {len(found.unsettled)} files that were touched since they were verified"
+        return f"has files that were touched since they were verified: {_some([file.path for file in found.unsettled])}"
     return "was not left as a whole download leaves it"
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -28,6 +28,7 @@ MESSAGE_CHARACTERS = 8000
 GATE = ("llmops.vllm.launch_gate", "launch_gate")
 SWITCH = ("llmops.vllm.release_switch", "release_switch")
 INSTANCE_INFO = ("llmops.vllm.vllm_instance_info", "vllm_instance_info")
+LOOK = ("llmops.vllm.drift_info", "drift_info")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # From best to worst.
 OUTCOMES = ("ok", "changed", "failed", "unreachable")
@@ -56,6 +57,7 @@ class HostRecord:
 
     ends: list[TaskEnd] = field(default_factory=list)
     before: str | None = None
+    wanted: str | None = None
     after: str | None = None
     gate: Mapping[str, Any] = field(default_factory=dict)
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -81,6 +83,9 @@ class RunReport:
             record.gate = end.values
         if end.action in INSTANCE_INFO and record.before is None and "current" in end.values:
             record.before = _release_of(end.values["current"])
+        if end.action in LOOK and {"current", "expected"} <= end.values.keys():
+            record.before = str(end.values["current"]) if record.before is None else record.before
+            record.wanted = str(end.values["expected"])
         if end.action in SWITCH and "current" in end.values:
             record.after = str(end.values["current"])
         facts = end.values.get("ansible_facts")
@@ -142,7 +147,7 @@ def _host_document(record: HostRecord, summary: Mapping[str, int]) -> dict[str, 
         "tasks": dict(sorted(summary.items())),
         "release": {
             "before": record.before,
-            "wanted": _text(service.get("id")),
+            "wanted": _text(service.get("id", record.wanted)),
             "after": record.before if record.after is None else clean(record.after),
         },
         "launch": {

@@ -9,8 +9,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.llmops.vllm.plugins.module_utils import hf_metadata
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import Expected, fingerprint
+from ansible_collections.llmops.vllm.plugins.module_utils.manifest import Manifest, record
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
+from ansible_collections.llmops.vllm.plugins.module_utils.repo_listing import Listing, RepoFile
+from ansible_collections.llmops.vllm.plugins.module_utils.store import Attributes, Snapshot
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LAUNCH = "1" * 32
@@ -45,6 +49,7 @@ class DriftHost:
         self.id = release_id(self.content)
         self.release = root / "releases/kimi" / self.id
         self.snapshot = root / "store/acme--tiny" / COMMIT
+        self.manifest = self.snapshot / ".llmops/manifest.json"
         self.packages = root / "runtimes" / RUNTIME / "lib/python3.12/site-packages"
         self.unit_file = root / "etc/vllm@.service"
         self.settings = root / "etc/vllm@kimi.service.d/release.conf"
@@ -77,6 +82,25 @@ class DriftHost:
         names = ("instance", "root", "release_id", "content", "port", "launcher", "unit_path", "store", "runtimes")
         values = {name: getattr(expected, name) for name in (*names, "api_key_file")}
         return {**values, "run_path": str(self.root / "run")}
+
+    def finish_download(self, **changes: Any) -> None:
+        """Leave the snapshot as a download does that has come to its end, ``changes`` being those of its manifest."""
+        attributes = Attributes(0o640, 0o750)
+        snapshot = Snapshot(str(self.root / "store"), "acme/tiny", COMMIT)
+        paths = sorted(path for path in self.snapshot.iterdir() if path.is_file())
+        self.snapshot.chmod(attributes.directory_mode)
+        files = []
+        for path in paths:
+            path.chmod(attributes.file_mode)
+            data = path.read_bytes()
+            files.append(RepoFile(path.name, len(data), "sha256", hashlib.sha256(data).hexdigest()))
+            hf_metadata.write(snapshot, files[-1], attributes, lambda: 0.0)
+        listing = Listing("acme/tiny", COMMIT, tuple(files))
+        records = {file.path: record(file, path.stat()) for file, path in zip(files, paths)}
+        self.manifest.parent.mkdir(mode=0o750)
+        self.manifest.parent.chmod(0o750)
+        values = {"listing": listing, "endpoint": "https://hub.test", "records": records, "complete": True, **changes}
+        self.manifest.write_text(Manifest(**values).as_json())
 
     def _write_store(self) -> None:
         self.snapshot.mkdir(parents=True)

@@ -57,6 +57,33 @@ def test_without_a_rollout_the_release_is_the_one_before():
     assert found["hosts"]["gpu-1"]["launch"] is None
 
 
+LOOK = {"current": "aaa", "expected": "bbb", "findings": [], "settled": False}
+
+
+def releases(*ends):
+    found, _xml = document(*ends, gpu_1=FINE)
+    return tuple(found["hosts"]["gpu-1"]["release"].values())
+
+
+@pytest.mark.parametrize("action", ["llmops.vllm.drift_info", "drift_info"])
+def test_a_host_that_was_only_looked_at_has_its_releases(action):
+    assert releases(end({**LOOK, "expected": "aaa"}, action=action)) == ("aaa", "aaa", "aaa")
+    assert releases(end({**LOOK, "current": ""}, action=action)) == ("", "bbb", "")
+
+
+def test_what_the_roles_find_out_after_the_look_is_told():
+    look = end(LOOK, action="drift_info")
+    service = end({"ansible_facts": {"vllm_service_result": {"id": "ccc"}}})
+    switched = end({"changed": True, "current": "ccc"}, action="release_switch")
+    assert releases(look, service, switched) == ("aaa", "ccc", "ccc")
+    assert releases(end({"current": {"release_id": "old"}}, action="vllm_instance_info"), look) == ("old", "bbb", "old")
+
+
+@pytest.mark.parametrize("values", [{"msg": "no systemd"}, {"skipped": True}, {"current": "aaa"}, {"expected": "bbb"}])
+def test_a_look_that_was_left_out_or_failed_says_nothing(values):
+    assert releases(end(values, action="drift_info")) == (None, None, None)
+
+
 def test_the_schema_keeps_its_keys():
     found, _xml = document(end({}), gpu_1=FINE)
     times = {"started", "ended", "duration_seconds"}

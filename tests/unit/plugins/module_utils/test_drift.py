@@ -6,6 +6,7 @@ from dataclasses import fields
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.deploy_lock import Lock
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import (
+    PUT_RIGHT,
     SHOWN,
     Drift,
     Report,
@@ -14,6 +15,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.drift import (
     compare_release,
     differing_parts,
     ignoring,
+    is_settled,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import Intent, read_instance
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
@@ -148,3 +150,39 @@ def test_of_very_many_differences_the_first_are_shown_and_the_rest_counted():
     report.add_some("view", [(f"/m/{number:03}", "is missing") for number in range(SHOWN + 7)], "/m")
     assert len(report.drifts) == SHOWN + 1
     assert report.drifts[-1] == Drift("view", "/m", "differs in 7 further places")
+
+
+def settled(host, *kinds, proven=True, **changes):
+    report = Report([Drift(kind, "/somewhere", "differs") for kind in kinds])
+    return is_settled(host.expected(**changes), read_instance(str(host.root), "kimi"), proven, report)
+
+
+def test_nothing_is_to_be_done_where_the_release_is_proven_and_serves(host):
+    assert settled(host) is True
+
+
+@pytest.mark.parametrize("kind", sorted(PUT_RIGHT))
+def test_what_a_deployment_puts_right_is_something_to_do(host, kind):
+    assert settled(host, "unit", kind) is False
+
+
+@pytest.mark.parametrize("kind", ["unit", "process", "listener", "api_key"])
+def test_what_a_deployment_leaves_alone_is_nothing_to_do(host, kind):
+    assert settled(host, kind) is True
+
+
+def test_what_did_not_prove_itself_or_is_another_release_is_to_be_rolled_out(host):
+    assert settled(host, proven=False) is False
+    assert settled(host, release_id="bbbbbbbbbbbb") is False
+
+
+def test_an_instance_that_is_not_there_is_to_be_rolled_out(host):
+    (host.root / "instances/kimi/current").unlink()
+    assert settled(host) is False
+    assert settled(host, release_id="") is False
+
+
+@pytest.mark.parametrize("text", [json.dumps({**dict.fromkeys(INTENT, ""), "target": "bbb"}), "{"])
+def test_a_rollout_that_was_begun_and_not_ended_is_to_be_taken_up(host, text):
+    (host.root / "instances/kimi/intent.json").write_text(text)
+    assert settled(host) is False

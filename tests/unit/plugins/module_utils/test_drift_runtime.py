@@ -4,7 +4,12 @@ import os
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import Report
-from ansible_collections.llmops.vllm.plugins.module_utils.drift_runtime import compare_runtime, digest_of, read_records
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_runtime import (
+    LEVELS,
+    compare_runtime,
+    digest_of,
+    read_records,
+)
 from ansible_collections.llmops.vllm.tests.unit.drift_host import RUNTIME, DriftHost
 
 
@@ -20,7 +25,7 @@ def runtime(host, level="stat"):
     return [(os.path.relpath(drift.where, base), drift.what) for drift in report.drifts]
 
 
-@pytest.mark.parametrize("level", ["none", "stat", "full"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_an_untouched_runtime_has_no_drift(host, level):
     assert runtime(host, level) == []
 
@@ -81,12 +86,20 @@ def test_lines_that_lead_out_of_the_runtime_and_quoted_names_are_read_right(host
 
 
 @pytest.mark.parametrize("receipt", [None, "{", "[]", '{"id": "other"}'])
-def test_a_runtime_without_its_receipt_is_told(host, receipt):
+@pytest.mark.parametrize("level", ["receipt", "stat", "full"])
+def test_a_runtime_without_its_receipt_is_told(host, receipt, level):
     path = host.packages.parents[2] / "runtime.json"
     path.unlink()
     if receipt is not None:
         path.write_text(receipt)
-    assert runtime(host)[0][1].startswith("has no receipt")
+    assert runtime(host, level)[0][1].startswith("has no receipt")
+
+
+def test_where_the_receipt_is_enough_no_file_of_the_runtime_is_looked_at(host):
+    (host.packages / "planted.pth").write_text("")
+    (host.packages / "vllm/_C.so").unlink()
+    assert len(runtime(host)) == 2
+    assert runtime(host, "receipt") == []
 
 
 def test_a_runtime_without_the_engine_is_told(host):
