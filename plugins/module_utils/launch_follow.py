@@ -117,6 +117,10 @@ class Background(Generic[Result]):
         except BaseException as exc:
             self._error = exc
 
+    def wait(self, seconds: float) -> None:
+        """Wait until the call has ended, and no longer than ``seconds``."""
+        self._thread.join(seconds)
+
     def poll(self) -> Result | None:
         """Return the result, or None while the call runs; an exception of the call is raised here."""
         if self._error is not None:
@@ -184,6 +188,13 @@ class LaunchGate:
     def may_pause(self) -> bool:
         """Whether a slice may end here: not while a request or the soak is under way."""
         return self._pending is None and self._soak_since is None and not self.found.canaries
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, or until the answer to the request that is under way."""
+        if self._pending is None:
+            self._clock.sleep(seconds)
+        else:
+            self._pending.wait(seconds)
 
     @property
     def waited_seconds(self) -> float:

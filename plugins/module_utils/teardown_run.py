@@ -22,7 +22,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.errors import (
 from ansible_collections.llmops.vllm.plugins.module_utils.patterns import anchored
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.signals import Executor, Host, Outcome, Sender, Survivor
-from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, run_command
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, run_command, show_unit
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown import Foreign, Plan, Selector, tree
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
     GpuMemory,
@@ -34,6 +34,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import (
     find_unit,
     read_pid_file,
 )
+from ansible_collections.llmops.vllm.plugins.module_utils.unit_stop import is_stopped, stop_unit
 from ansible_collections.llmops.vllm.plugins.module_utils.users import find_uid, user_name
 
 PORT_SECONDS = 5.0
@@ -46,6 +47,7 @@ class TeardownRequest:
     """The parameters of the module, named as there."""
 
     unit: str | None = None
+    stop_unit: bool = False
     cgroup: str | None = None
     pid_file: str | None = None
     port: int | None = None
@@ -68,6 +70,8 @@ class TeardownRequest:
         """Raise InvalidInputError for a request that selects nothing, too much, or waits for a negative time."""
         holders = {"port": self.port is not None, "socket_path": self.socket_path, "devices": self.devices}
         others = (self.unit, self.cgroup, self.pid_file, self.exe, self.title, self.orphans)
+        if self.stop_unit and not self.unit:
+            raise InvalidInputError("stop_unit needs to know which unit; give unit.")
         if not any(others) and not any(holders.values()):
             raise InvalidInputError(
                 "Nothing is selected; "
@@ -98,10 +102,12 @@ class TeardownRun:
     now: Callable[[], float] = time.time
     self_pid: int = field(default_factory=os.getpid)
     warnings: list[str] = field(default_factory=list)
+    check_mode: bool = False
 
     def __post_init__(self) -> None:
-        """Plan, and refuse a host that cannot come clean."""
+        """Stop the unit if that is asked for, then plan, and refuse a host that cannot come clean."""
         self.request.check()
+        self._stopped = self._stop()
         self._unit_state = ""
         self._user_name = lru_cache(maxsize=None)(user_name)
         self._layout = CgroupLayout(self.proc)
@@ -120,7 +126,7 @@ class TeardownRun:
         self._gpus = GpuMemory(self.run, self._devices.values(), self.proc)
         self._plan = self._host.look()
         self._refuse_foreign(self._plan)
-        if self._unit_state in ACTIVE_STATES and self._plan.targets:
+        if self._unit_state in ACTIVE_STATES and self._plan.targets and not self.request.stop_unit:
             self.warnings.append(
                 f"Unit {self.request.unit} is {self._unit_state}: systemd may start it again; stop it first."
             )
@@ -153,6 +159,13 @@ class TeardownRun:
         if problems:
             raise LlmopsError("The host is not clean: " + "; ".join(problems) + ".", **result)
         return result
+
+    def _stop(self) -> bool:
+        if not self.request.stop_unit or self.request.unit is None:
+            return False
+        if self.check_mode:
+            return not is_stopped(show_unit(self.run, self.request.unit))
+        return stop_unit(self.run, self.request.unit, self.sleep)
 
     def _selector(self) -> Selector:
         request = self.request
@@ -271,7 +284,8 @@ class TeardownRun:
             for one in (*(outcome.survivors if outcome else ()), *_zombies(last, {one.process.pid for one in ended}))
         ]
         return {
-            "changed": bool(self._plan.targets),
+            "changed": self._stopped or bool(self._plan.targets),
+            "stopped": self._stopped,
             "targets": [
                 {**self._describe(one.process), "via": one.via, "main": one.main} for one in self._plan.targets
             ],

@@ -680,7 +680,7 @@ def follow(module: AnsibleModule) -> dict[str, Any]:
     invocation_id = find_launch(params)
     gate = build_gate(params, canaries, invocation_id, api_key)
     step = keeping_lock(gate.step, params["lock"]) if params["lock"] else gate.step
-    verdict = Waiter(time.monotonic, time.sleep).wait(step, params["slice_seconds"], gate.may_pause)
+    verdict = Waiter(time.monotonic, gate.pause).wait(step, params["slice_seconds"], gate.may_pause)
     # The diagnosis reads the journal to its end, which tells how far the launch has come.
     diagnosis = gate.diagnosis() if isinstance(verdict, Failed) else {}
     result = as_result(gate, invocation_id, verdict)

@@ -12,7 +12,7 @@ version_added: 0.1.0
 author:
   - llmops.vllm maintainers (@llmops)
 description:
-  - Ends what remains of a service after its unit was stopped, or a service that was started without a unit.
+  - Stops a unit and ends what remains of its service, or a service that was started without a unit.
   - Selects by ownership, never by a loose name. A process is selected when it is in the given O(unit) or O(cgroup),
     or when one of the other selectors finds it and it runs as O(owner) outside any other living unit, container or
     user service. Selectors add up.
@@ -41,9 +41,16 @@ options:
     description:
       - Full name of a systemd service or scope, such as V(vllm@kimi.service). Selects all processes in its control
         group, also when the unit is no longer active.
-      - Stop the unit with systemd first; this module ends what remains. A unit that is active may be started again by
-        systemd.
+      - It has to be stopped, before or with O(stop_unit); this module ends what remains. A unit that is active may be
+        started again by systemd.
     type: str
+  stop_unit:
+    description:
+      - Whether O(unit) is stopped first, by systemd, which gives its requests the time that the unit names to end
+        (C(TimeoutStopSec)).
+      - A unit that systemd does not know is stopped.
+    type: bool
+    default: false
   cgroup:
     description:
       - Path of a control group, as in C(/proc/PID/cgroup) or below C(/sys/fs/cgroup). Selects all processes in it and
@@ -140,9 +147,10 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: End what remains of the service after its stop
+- name: Stop the service, and end what remains of it
   llmops.vllm.process_teardown:
     unit: vllm@kimi.service
+    stop_unit: true
     owner: vllm
     port: 8000
     devices: ["/dev/nvidia*"]
@@ -164,6 +172,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+stopped:
+  description: Whether O(unit) was (or in check mode would be) stopped.
+  returned: always
+  type: bool
+  sample: true
 targets:
   description:
     - The selected processes in the order in which they are (or in check mode would be) ended.
@@ -267,6 +280,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.teardown_run import Te
 
 ARGUMENTS = {
     "unit": {"type": "str"},
+    "stop_unit": {"type": "bool", "default": False},
     "cgroup": {"type": "str"},
     "pid_file": {"type": "path"},
     "port": {"type": "int"},
@@ -305,7 +319,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        run = TeardownRun(TeardownRequest(**module.params))
+        run = TeardownRun(TeardownRequest(**module.params), check_mode=module.check_mode)
         result = run.report() if module.check_mode else run.apply()
     except LlmopsError as exc:
         module.fail_json(msg=exc.message, **exc.details)

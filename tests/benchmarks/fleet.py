@@ -9,7 +9,7 @@ usage: make bench-fleet    the last line is one JSON object:
     noop_ratio                   the one of the most hosts, measured in hosts' numbers of the one of one host
     rollout_N_seconds            the same with a new release, where weights and runtime are there
     rollback_seconds             from the verdict on a release until the one before it is proven and gets requests again
-    rollback_overhead_seconds    of that, what is not the engine's own start
+    rollback_overhead_seconds    of that, what is neither the engine's own start, as systemd has its times, nor the soak that was asked for
     controller_mb                the most memory that ansible-playbook and its workers had, added up
     controller_cpu_N_seconds     processor time of the controller for a run with nothing to do
     answered, failed_requests    what became of the clients' requests
@@ -148,8 +148,8 @@ def start_clients(fleet: Fleet) -> None:
     fleet.on("gateway-1", *ASKING)
 
 
-def way_back(fleet: Fleet, release: int) -> tuple[float, float]:
-    """Roll out a release that fails its canary on one host; return the way back's seconds, and the engine's of them."""
+def way_back(fleet: Fleet, release: int) -> tuple[float, float, float]:
+    """Roll out a release that fails its canary on one host; return the way back's seconds, the engine's, the soak's."""
     canary = {"kind": "completion", "prompt": "Once", "allow_repetition": True, "contains": "what no model says"}
     command = fleet.deploy(1, {**new_release(release), "vllm_rollout_canaries": [canary]})
     seen: dict[str, float] = {}
@@ -164,9 +164,17 @@ def way_back(fleet: Fleet, release: int) -> tuple[float, float]:
     if process.returncode != 2 or VERDICT_TASK not in seen:
         raise SystemExit(f"The release did not fail as it should: status {process.returncode}, {list(seen)[-3:]}.")
     current = fleet.on("rehearsal-1", "cat", "/srv/llm/instances/llm/current/release.json")
-    timeline = json.loads(current)["timeline"]
-    engine = sum(step["seconds"] for step in timeline if step["phase"] not in ("canary", "soak"))
-    return seen[BACK_TASK] - seen[VERDICT_TASK], engine
+    soak = sum(step["seconds"] for step in json.loads(current)["timeline"] if step["phase"] == "soak")
+    return seen[BACK_TASK] - seen[VERDICT_TASK], start_seconds(fleet), soak
+
+
+def start_seconds(fleet: Fleet) -> float:
+    """Return how long the first host's present launch took from the start of its process until its unit was active."""
+    names = ("ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic")
+    shown = fleet.on("rehearsal-1", "systemctl", "show", "vllm@llm.service", f"--property={','.join(names)}")
+    values = dict(line.split("=", 1) for line in shown.split())
+    began, active = (int(values[name]) for name in names)
+    return (active - began) / 1e6
 
 
 def new_release(number: int) -> dict[str, Any]:
@@ -204,12 +212,12 @@ def measure_rollouts(fleet: Fleet, hosts: int) -> dict[str, Any]:
         seconds = fleet.measured(count, new_release(release)).seconds
         print(f"rollout, {count:2} hosts: {seconds:.1f} s", flush=True)
         result[f"rollout_{count}_seconds"] = round(seconds, 2)
-    whole, engine = way_back(fleet, 9)
-    print(f"way back: {whole:.1f} s, of which the engine's own start {engine:.1f} s", flush=True)
+    whole, engine, soak = way_back(fleet, 9)
+    print(f"way back: {whole:.1f} s, of which the engine's own start {engine:.1f} s, the soak {soak:.1f} s", flush=True)
     return {
         **result,
         "rollback_seconds": round(whole, 2),
-        "rollback_overhead_seconds": round(whole - engine, 2),
+        "rollback_overhead_seconds": round(whole - engine - soak, 2),
     }
 
 

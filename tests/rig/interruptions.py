@@ -32,7 +32,6 @@ TASKS = (
     "Lock the instance",
     "Write down what is intended",
     "Stop the instance",
-    "End the instance's remaining processes",
     "Install the launcher",
     "Make the release the current one",
     "Start the instance",

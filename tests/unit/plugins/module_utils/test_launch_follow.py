@@ -337,6 +337,29 @@ def test_last_words_without_a_launch_count_once_systemd_saw_this_launch_die(mana
     assert follow.diagnosis()["cause_class"] == cause
 
 
+def test_a_pause_ends_with_the_answer_and_is_a_sleep_while_none_is_awaited():
+    world = World()
+    world.port = OURS
+    answered = []
+
+    class Pending:
+        def __init__(self, work):
+            self.work = work
+
+        def wait(self, seconds):
+            answered.append(seconds)
+
+        def poll(self):
+            return self.work() if answered else None
+
+    follow = gate(world, start=Pending)
+    follow.pause(0.5)
+    assert world.now == 1.5 and answered == []
+    assert isinstance(follow.step(), NotYet)
+    follow.pause(0.5)
+    assert world.now == 1.5 and answered == [0.5]
+
+
 def test_a_background_call_returns_its_result_or_raises_its_error():
     go = threading.Event()
     result = CanaryResult("chat", "p", "t", 1, 0.1, "")
@@ -348,13 +371,13 @@ def test_a_background_call_returns_its_result_or_raises_its_error():
     call = Background(work)
     assert call.poll() is None
     go.set()
-    call._thread.join(5)
+    call.wait(5)
     assert call.poll() is result
 
     def broken():
         raise ValueError("no")
 
     failing = Background(broken)
-    failing._thread.join(5)
+    failing.wait(5)
     with pytest.raises(ValueError, match="no"):
         failing.poll()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.cgroups import Cgroup
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError, PreconditionError
+from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError, LlmopsError, PreconditionError
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import Process, ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.sizes import GIB
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
@@ -164,6 +164,28 @@ def unit(state: str = "inactive", group: str = "", main_pid: int = 0) -> Complet
 def test_unit_that_left_nothing_changes_nothing() -> None:
     result = teardown(Commands(systemctl=[unit()]), unit=UNIT).apply()
     assert (result["changed"], result["unit_state"], result["targets"]) == (False, "inactive", [])
+
+
+def test_a_unit_is_stopped_before_anything_is_looked_for() -> None:
+    commands = Commands(systemctl=[unit("active"), answer(""), unit()])
+    result = teardown(commands, unit=UNIT, stop_unit=True).apply()
+    assert (result["changed"], result["stopped"], result["unit_state"], result["targets"]) == (True, True, "inactive", [])
+    assert [call for call in commands.calls if "stop" in call] == [["systemctl", "--no-block", "stop", "--", UNIT]]
+    again = teardown(Commands(systemctl=[unit()]), unit=UNIT, stop_unit=True).apply()
+    assert (again["changed"], again["stopped"]) == (False, False)
+
+
+def test_check_mode_says_that_a_unit_would_be_stopped_and_stops_nothing() -> None:
+    commands = Commands(systemctl=[unit("active")])
+    request = TeardownRequest(unit=UNIT, stop_unit=True)
+    run = TeardownRun(request, run=commands, clock=Clock(), sleep=Clock().sleep, check_mode=True)
+    assert (run.report()["changed"], run.report()["stopped"], run.warnings) == (True, True, [])
+    assert not [call for call in commands.calls if "stop" in call]
+
+
+def test_a_stop_needs_to_know_of_which_unit() -> None:
+    with pytest.raises(InvalidInputError, match="stop_unit needs to know which unit"):
+        teardown(stop_unit=True, orphans=True, owner="root")
 
 
 def test_unknown_unit_on_a_systemd_host_selects_nothing_but_no_systemd_is_an_error() -> None:
