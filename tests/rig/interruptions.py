@@ -107,7 +107,7 @@ class Rig:
             return False
         rollout = False
         for line in run.stdout:
-            rollout = rollout or "vllm_rollout" in line
+            rollout = rollout or line.startswith("PLAY [Roll the release out")
             if rollout and line.startswith("TASK [") and point.task in line:
                 time.sleep(point.delay_seconds)
                 if point.kind == "restart":
