@@ -165,7 +165,7 @@ class TeardownRun:
             return False
         if self.check_mode:
             return not is_stopped(show_unit(self.run, self.request.unit))
-        return stop_unit(self.run, self.request.unit, self.sleep)
+        return stop_unit(self.run, self.request.unit)
 
     def _selector(self) -> Selector:
         request = self.request

@@ -5,37 +5,29 @@
 
 from __future__ import annotations
 
-from typing import Callable
-
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
 
-POLL_SECONDS = 0.1
-STOPPED = ("inactive", "failed")
+NO_ANSWER = 124  # of run_command: systemctl still waits
 
 
 def is_stopped(unit: UnitState) -> bool:
     """Whether systemd runs nothing of the unit and is not about to; so it is for a unit that systemd does not know."""
-    return not unit.exists or unit.active_state in STOPPED
+    return not unit.exists or unit.active_state in ("inactive", "failed")
 
 
-def stop_unit(runner: Runner, name: str, sleep: Callable[[float], None]) -> bool:
-    """Stop the unit ``name`` and return whether it had to be. Raises ``LlmopsError`` when systemd refuses.
+def stop_unit(runner: Runner, name: str) -> bool:
+    """Stop the unit ``name`` and return whether it had to be. Raises ``LlmopsError`` when systemd does not do it.
 
-    The stop is asked for without waiting, so that the time that requests are given to end does not count as silence of
-    ``systemctl``.
+    A unit can take longer to stop than ``runner`` waits; it is then asked again, which joins the stop that is under way.
     """
-    before = show_unit(runner, name)
-    if is_stopped(before):
+    if is_stopped(show_unit(runner, name)):
         return False
-    done = runner(["systemctl", "--no-block", "stop", "--", name])
-    if done.returncode:
-        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise LlmopsError(f"systemd did not stop {name}: {reason}")
     while True:
+        done = runner(["systemctl", "stop", "--", name])
         unit = show_unit(runner, name)
         if is_stopped(unit):
             return True
-        if unit.invocation_id != before.invocation_id:
-            raise LlmopsError(f"{name} was started again while it was stopped; see who does that: systemctl status {name}")
-        sleep(POLL_SECONDS)
+        if done.returncode != NO_ANSWER:
+            reason = " ".join(done.stderr.split()) or f"it is {unit.active_state} again; see who starts it"
+            raise LlmopsError(f"systemd did not stop {name}: {reason}")

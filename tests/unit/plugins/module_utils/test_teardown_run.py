@@ -170,7 +170,7 @@ def test_a_unit_is_stopped_before_anything_is_looked_for() -> None:
     commands = Commands(systemctl=[unit("active"), answer(""), unit()])
     result = teardown(commands, unit=UNIT, stop_unit=True).apply()
     assert (result["changed"], result["stopped"], result["unit_state"], result["targets"]) == (True, True, "inactive", [])
-    assert [call for call in commands.calls if "stop" in call] == [["systemctl", "--no-block", "stop", "--", UNIT]]
+    assert [call for call in commands.calls if "stop" in call] == [["systemctl", "stop", "--", UNIT]]
     again = teardown(Commands(systemctl=[unit()]), unit=UNIT, stop_unit=True).apply()
     assert (again["changed"], again["stopped"]) == (False, False)
 
