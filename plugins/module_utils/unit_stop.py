@@ -19,7 +19,7 @@ def is_stopped(unit: UnitState) -> bool:
 def stop_unit(runner: Runner, name: str) -> bool:
     """Stop the unit ``name`` and return whether it had to be. Raises ``LlmopsError`` when systemd does not do it.
 
-    A unit can take longer to stop than ``runner`` waits; it is then asked again, which joins the stop that is under way.
+    A unit can take longer to stop than ``runner`` waits; systemctl is then run again, and joins the stop under way.
     """
     if is_stopped(show_unit(runner, name)):
         return False

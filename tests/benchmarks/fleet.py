@@ -9,7 +9,7 @@ usage: make bench-fleet    the last line is one JSON object:
     noop_ratio                   the one of the most hosts, measured in hosts' numbers of the one of one host
     rollout_N_seconds            the same with a new release, where weights and runtime are there
     rollback_seconds             from the verdict on a release until the one before it is proven and gets requests again
-    rollback_overhead_seconds    of that, what is neither the engine's own start, as systemd has its times, nor the soak that was asked for
+    rollback_overhead_seconds    of that, what is neither the engine's own start, by systemd's times, nor the soak
     controller_mb                the most memory that ansible-playbook and its workers had, added up
     controller_cpu_N_seconds     processor time of the controller for a run with nothing to do
     answered, failed_requests    what became of the clients' requests
