@@ -63,6 +63,14 @@ SIMPLE = {
     "host_prereq_packages_extra": [],
     "vllm_service_preflight_always": False,
     "_vllm_service_declared_patches": [{"name": "p"}, {"name": "q", "when": {"architecture": "x"}}],
+    "vllm_service_patch_sets": ["disable_fp8_kv_cache"],
+    "vllm_service_patches": [{"name": "q"}],
+    "vllm_service_arguments": {"seed": 1},
+    "vllm_service_arguments_extra": {},
+    "vllm_service_environment": {},
+    "vllm_service_environment_extra": {},
+    "vllm_service_unit_settings": {},
+    "vllm_service_canary": {"kind": "chat"},
 }
 
 
@@ -84,6 +92,25 @@ def test_it_looks_where_a_look_can_tell():
     ids=lambda changes: "-".join(map(str, *changes.items())),
 )
 def test_it_does_not_look_where_more_has_to_be_asked_read_or_removed(changes):
+    assert value("_vllm_service_lookable", "vllm_service", **{**SIMPLE, **changes}) is False
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"vllm_service_patch_sets": ["disable_everything"]},
+        {"vllm_service_patches": ["q"]},
+        {"vllm_service_patches": "q"},
+        {"vllm_service_arguments": ["--seed", "1"]},
+        {"vllm_service_arguments_extra": "--seed 1"},
+        {"vllm_service_environment": ["A=1"]},
+        {"vllm_service_environment_extra": "A=1"},
+        {"vllm_service_unit_settings": ["Nice=1"]},
+        {"vllm_service_canary": "hello"},
+    ],
+    ids=lambda changes: "-".join(map(str, *changes.items())),
+)
+def test_it_does_not_look_with_settings_of_which_the_roles_say_what_is_wrong_with_them(changes):
     assert value("_vllm_service_lookable", "vllm_service", **{**SIMPLE, **changes}) is False
 
 
