@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -31,14 +31,19 @@ SHOWN_LINES = 5
 
 def compare_files(expected: Expected, release: str, content: Mapping[str, Any], report: Report) -> None:
     """Compare the release at ``release``, and what is installed from it, with its ``content``."""
-    for entry in _entries(expected, release, content):
+    compare_entries("files", _entries(expected, release, content), report)
+
+
+def compare_entries(kind: str, entries: Iterable[Entry], report: Report) -> None:
+    """Compare what is on the disk with ``entries``, each for itself."""
+    for entry in entries:
         try:
             steps = plan_tree([entry], predict=True).steps
         except PreconditionError:
-            report.add("files", entry.path, f"is not {KINDS[entry.state]}")
+            report.add(kind, entry.path, f"is not {KINDS[entry.state]}")
             continue
         for step in steps:
-            report.add("files", entry.path, describe(step))
+            report.add(kind, entry.path, describe(step))
 
 
 def _entries(expected: Expected, release: str, content: Mapping[str, Any]) -> Iterator[Entry]:

@@ -6,51 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import Report
-from ansible_collections.llmops.vllm.plugins.module_utils.drift_files import describe
-from ansible_collections.llmops.vllm.plugins.module_utils.errors import PreconditionError
-from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import KINDS, Entry, plan_tree
-from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import (
-    Account,
-    missing_libraries,
-    missing_modules,
-    missing_python3_modules,
-)
+from ansible_collections.llmops.vllm.plugins.module_utils.drift_files import compare_entries
+from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import Entry
+from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import Prerequisites
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner
 
-
-@dataclass(frozen=True)
-class Prerequisites:
-    """What the host has to have; the names are those of the options of ``host_info``."""
-
-    libraries: Sequence[str] = ()
-    modules: Sequence[str] = ()
-    python3_modules: Sequence[str] = ()
-    account: Account | None = None
+KIND = "host"
 
 
 def compare_prerequisites(wanted: Prerequisites, run: Runner, report: Report) -> None:
     """Compare the host with ``wanted``; ``run`` asks the ``python3`` that is on PATH."""
-    missing = [
-        *missing_libraries(wanted.libraries),
-        *missing_modules(wanted.modules),
-        *missing_python3_modules(wanted.python3_modules, run),
-    ]
-    for name in missing:
-        report.add("host", name, "is not found")
-    for difference in wanted.account.differences() if wanted.account else []:
-        report.add("host", "the account", f"is another one: {difference}")
+    for name in wanted.missing(run):
+        report.add(KIND, name, "is not found")
+    for difference in wanted.account_differences():
+        report.add(KIND, "the account", f"is another one: {difference}")
 
 
 def compare_directories(entries: Sequence[Entry], report: Report) -> None:
     """Compare the directories that all releases share."""
-    for entry in entries:
-        try:
-            steps = plan_tree([entry], predict=True).steps
-        except PreconditionError:
-            report.add("host", entry.path, f"is not {KINDS[entry.state]}")
-            continue
-        for step in steps:
-            report.add("host", entry.path, describe(step))
+    compare_entries(KIND, entries, report)

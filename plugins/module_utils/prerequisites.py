@@ -13,12 +13,28 @@ import platform
 import pwd
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner
 
+_NAMES: dict[str, Any] = {"type": "list", "elements": "str", "default": []}
+# The options of a module that is given prerequisites.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "libraries": _NAMES,
+    "modules": _NAMES,
+    "python3_modules": _NAMES,
+    "account": {
+        "type": "dict",
+        "options": {
+            "user": {"type": "str", "required": True},
+            "group": {"type": "str", "required": True},
+            "home": {"type": "path", "required": True},
+            "shell": {"type": "path", "required": True},
+        },
+    },
+}
 _FIND = "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])"
 
 
@@ -94,3 +110,31 @@ def missing_python3_modules(
 def python_version() -> str:
     """Return the version of this interpreter."""
     return platform.python_version()
+
+
+@dataclass(frozen=True)
+class Prerequisites:
+    """What the host has to have; the names are those of ``OPTIONS``."""
+
+    libraries: Sequence[str] = ()
+    modules: Sequence[str] = ()
+    python3_modules: Sequence[str] = ()
+    account: Account | None = None
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Prerequisites:
+        """Return what a module's checked parameters ask for; ``params`` may hold others."""
+        lists = (params["libraries"], params["modules"], params["python3_modules"])
+        return cls(*lists, account=Account(**params["account"]) if params["account"] else None)
+
+    def missing(self, run: Runner) -> list[str]:
+        """Return the libraries and modules that are not found; ``run`` asks the ``python3`` that is on PATH."""
+        return [
+            *missing_libraries(self.libraries),
+            *missing_modules(self.modules),
+            *missing_python3_modules(self.python3_modules, run),
+        ]
+
+    def account_differences(self) -> list[str]:
+        """Return in what the account differs, as parts of a sentence."""
+        return self.account.differences() if self.account else []

@@ -285,7 +285,6 @@ from ansible_collections.llmops.vllm.plugins.module_utils.drift_files import (
     compare_view,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.drift_prerequisites import (
-    Prerequisites,
     compare_directories,
     compare_prerequisites,
 )
@@ -301,7 +300,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import Entry
 from ansible_collections.llmops.vllm.plugins.module_utils.instance import is_proven, read_instance
 from ansible_collections.llmops.vllm.plugins.module_utils.permissions import Accounts, parse_mode
 from ansible_collections.llmops.vllm.plugins.module_utils.plain_json import plain_json
-from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import Account
+from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import OPTIONS, Prerequisites
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs
 from ansible_collections.llmops.vllm.plugins.module_utils.release import release_id
 from ansible_collections.llmops.vllm.plugins.module_utils.shards import Wish
@@ -324,23 +323,7 @@ ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
     "runtimes": {"type": "path", "default": "/srv/llm/runtimes"},
     "owner": {"type": "str"},
     "group": {"type": "str"},
-    "host": {
-        "type": "dict",
-        "options": {
-            "libraries": NAMES,
-            "modules": NAMES,
-            "python3_modules": NAMES,
-            "account": {
-                "type": "dict",
-                "options": {
-                    "user": {"type": "str", "required": True},
-                    "group": {"type": "str", "required": True},
-                    "home": {"type": "path", "required": True},
-                    "shell": {"type": "path", "required": True},
-                },
-            },
-        },
-    },
+    "host": {"type": "dict", "options": OPTIONS},
     "directories": {
         "type": "list",
         "elements": "dict",
@@ -398,13 +381,6 @@ def expected_of(module: AnsibleModule) -> Expected:
     )
 
 
-def prerequisites_of(params: dict[str, Any]) -> Prerequisites:
-    """Return what the host has to have."""
-    given = dict(params["host"])
-    account = given.pop("account")
-    return Prerequisites(**given, account=Account(**account) if account else None)
-
-
 def directories_of(module: AnsibleModule, uid: int | None) -> list[Entry]:
     """Return the directories of all releases, which ``uid`` owns. Raises InvalidInputError."""
     accounts = Accounts(module.check_mode, module.warn)
@@ -431,7 +407,7 @@ def wish_of(params: dict[str, Any], gid: int | None) -> Wish:
 def compare_host(module: AnsibleModule, expected: Expected, report: Report) -> None:
     """Compare what a deployment sees to beside the release, as far as it was given. Raises InvalidInputError."""
     if module.params["host"]:
-        compare_prerequisites(prerequisites_of(module.params), run_command, report)
+        compare_prerequisites(Prerequisites.of(module.params["host"]), run_command, report)
     compare_directories(directories_of(module, expected.uid), report)
     if module.params["weights"] is not None:
         compare_weights(expected, wish_of(module.params, expected.gid), report)

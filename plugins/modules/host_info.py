@@ -91,52 +91,28 @@ account:
   sample: [there is no user vllm]
 """
 
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import (
-    Account,
-    missing_libraries,
-    missing_modules,
-    missing_python3_modules,
+    OPTIONS,
+    Prerequisites,
     python_version,
     service_manager,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import run_command
 
-NAMES: dict[str, Any] = {"type": "list", "elements": "str", "default": []}
-ARGUMENT_SPEC: dict[str, dict[str, Any]] = {
-    "libraries": NAMES,
-    "modules": NAMES,
-    "python3_modules": NAMES,
-    "account": {
-        "type": "dict",
-        "options": {
-            "user": {"type": "str", "required": True},
-            "group": {"type": "str", "required": True},
-            "home": {"type": "path", "required": True},
-            "shell": {"type": "path", "required": True},
-        },
-    },
-}
+ARGUMENT_SPEC = OPTIONS
 
 
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    params = module.params
-    missing = [
-        *missing_libraries(params["libraries"]),
-        *missing_modules(params["modules"]),
-        *missing_python3_modules(params["python3_modules"], run_command),
-    ]
-    account = Account(**params["account"]).differences() if params["account"] else []
+    wanted = Prerequisites.of(module.params)
     module.exit_json(
         changed=False,
         service_manager=service_manager(),
         python_version=python_version(),
-        missing=missing,
-        account=account,
+        missing=wanted.missing(run_command),
+        account=wanted.account_differences(),
     )
 
 

@@ -8,12 +8,11 @@ import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils import prerequisites
 from ansible_collections.llmops.vllm.plugins.module_utils.drift import Drift, Report
 from ansible_collections.llmops.vllm.plugins.module_utils.drift_prerequisites import (
-    Prerequisites,
     compare_directories,
     compare_prerequisites,
 )
 from ansible_collections.llmops.vllm.plugins.module_utils.file_tree import Entry
-from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import Account
+from ansible_collections.llmops.vllm.plugins.module_utils.prerequisites import Account, Prerequisites
 from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
 
 ME = pwd.getpwuid(os.getuid())
