@@ -37,13 +37,13 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gpu_text import (
 from ansible_collections.llmops.vllm.plugins.module_utils.gpu_xml import parse_document
 from ansible_collections.llmops.vllm.plugins.module_utils.pci import PciGpu, read_pci_gpus
 from ansible_collections.llmops.vllm.plugins.module_utils.procfs import ProcFs, Wanted, read_file
-from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun, Runner
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import NO_ANSWER, CompletedRun, Runner
 from ansible_collections.llmops.vllm.plugins.module_utils.teardown_host import find_devices
 from ansible_collections.llmops.vllm.plugins.module_utils.users import user_name
 
 SMI = "nvidia-smi"
 GPU_DEVICES = ("/dev/nvidia[0-9]*",)
-UNANSWERED = (127, 124)  # not there, no answer in time
+UNANSWERED = (127, NO_ANSWER)  # not there, no answer in time
 # After these no other question is worth asking: no driver, no library, two versions of them.
 HOPELESS = (*UNANSWERED, 9, 12, 18)
 KERNEL_DRIVER = "nvidia"
@@ -153,7 +153,7 @@ def _missing(
 def _topology(run: Runner, problems: list[str]) -> Topology:
     answers: list[tuple[Matrix, Mapping[str, str]]] = []
     for question in (("-m",), ("-p2p", "r")):
-        done = run([SMI, "topo", *question]) if not problems or not _hung(problems) else CompletedRun(124, "", "")
+        done = run([SMI, "topo", *question]) if not problems or not _hung(problems) else CompletedRun(NO_ANSWER, "", "")
         matrix, numa = parse_matrix(done.stdout)
         if not matrix and done.stderr + done.stdout:
             problems.append(f"topo {question[0]}: {explain(done)}")

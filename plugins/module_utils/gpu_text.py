@@ -19,7 +19,7 @@ from ansible_collections.llmops.vllm.plugins.module_utils.gpu_xml import (
     switch,
     whole,
 )
-from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import NO_ANSWER, CompletedRun
 
 # Fields that every driver since 450 knows, and the one that came later (unknown to 470): one unknown field and
 # nvidia-smi answers nothing at all.
@@ -124,7 +124,7 @@ def explain(done: CompletedRun) -> str:
     """Return in one sentence why ``nvidia-smi`` gave no answer. It prints its complaints to stdout."""
     if done.returncode == 127:
         return "nvidia-smi is not installed"
-    if done.returncode == 124:
+    if done.returncode == NO_ANSWER:
         return done.stderr
     said = DOCUMENT.sub("", f"{done.stdout}\n{done.stderr}")
     words = next((line.strip()[:200] for line in said.splitlines() if line.strip()), "no words")

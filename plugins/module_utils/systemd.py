@@ -21,6 +21,7 @@ from typing import IO, Any, Callable
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import InvalidInputError
 
 COMMAND_TIMEOUT_SECONDS = 30.0
+NO_ANSWER = 124  # the exit status of a command that gave no answer in time, as that of timeout(1)
 KILL_TIMEOUT_SECONDS = 1.0
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(?:service|scope)")
 _INVOCATION_ID = re.compile(r"[0-9a-f]{32}")
@@ -73,7 +74,7 @@ def run_command(argv: Sequence[str], timeout_seconds: float = COMMAND_TIMEOUT_SE
             status = process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             _abandon(process)
-            return CompletedRun(124, "", f"{argv[0]} gave no answer within {timeout_seconds:g} s")
+            return CompletedRun(NO_ANSWER, "", f"{argv[0]} gave no answer within {timeout_seconds:g} s")
         return CompletedRun(status, _text(output), _text(errors))
 
 

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.systemd import Runner, UnitState, show_unit
-
-NO_ANSWER = 124  # of run_command: systemctl still waits
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import NO_ANSWER, Runner, UnitState, show_unit
 
 
 def is_stopped(unit: UnitState) -> bool:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.llmops.vllm.plugins.module_utils.errors import LlmopsError
-from ansible_collections.llmops.vllm.plugins.module_utils.systemd import CompletedRun
-from ansible_collections.llmops.vllm.plugins.module_utils.unit_stop import NO_ANSWER, stop_unit
+from ansible_collections.llmops.vllm.plugins.module_utils.systemd import NO_ANSWER, CompletedRun
+from ansible_collections.llmops.vllm.plugins.module_utils.unit_stop import stop_unit
 
 UNIT = "vllm@kimi.service"
 
